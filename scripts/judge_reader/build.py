@@ -1,7 +1,6 @@
 """Build the reader from the voices: the n-gram model, the combination with the classifier, and the figures.
 
-    make judge-reader                      everything, some minutes on one core
-    make judge-reader ARGS=--quick         the shipped files without the figures of other models and fewer voices
+    make judge-reader      some minutes on one core
 
 Reads data/voices, data/phrases (learned from, never measured on) and, where it is there, data/reader/classifier.npz:
 what the classifier said of every voice that it was not trained on (`train_classifier.py`, then `collect.py`). Writes
@@ -14,30 +13,36 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from fit import Seen, see, train
 
+from openclaw_rl.judge.base_rate import SIGNS, at_base_rate
+from openclaw_rl.judge.channel import CHANNELS, Channel
 from openclaw_rl.judge.evaluation import holds
 from openclaw_rl.judge.hearing import own_hints
 from openclaw_rl.judge.reaction import Reaction, read
 from openclaw_rl.judge.reader import combination, ngrams
-from openclaw_rl.judge.reader.combination import Belief, Combination, Weights, believe
+from openclaw_rl.judge.reader.combination import Belief, Combination, Place, Weights, believe
 from openclaw_rl.judge.reader.descent import Array
-from openclaw_rl.judge.reader.kinds import BAD, GOOD, KINDS, LanguageGroup, group_of
+from openclaw_rl.judge.reader.kinds import BAD, GOOD, KINDS, group_of
 from openclaw_rl.judge.reader.ngrams import NgramModel
-from openclaw_rl.judge.reader.thresholds import Heard, calibrated, estimates
-from openclaw_rl.judge.reader.voices import Line, dealt, read_phrases, read_voices, some_voices
-from openclaw_rl.judge.text import own_words
+from openclaw_rl.judge.reader.thresholds import Heard, calibrated, estimates, rules_score, silenced
+from openclaw_rl.judge.reader.voices import Line, dealt, read_phrases, read_voices
+from openclaw_rl.judge.text import hands_over, own_words
+from openclaw_rl.preferences.standing import reach
+from openclaw_rl.types import Json
 
 ROOT = Path(__file__).parents[2]
 FOLDS = 5
-NEUTRAL = 0.8
-"""the share of messages that are no feedback in real talk, for precision as it would be there"""
+TRUTH = dict.fromkeys(BAD, -1) | dict.fromkeys(GOOD, 1)
+"""what a line says of the reply; a rule says nothing"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +64,11 @@ class Folds:
         return [*np.flatnonzero(self.fold != number).tolist(), *self.phrases]
 
 
-def fold_models(folds: Folds, fit_on: Callable[[int], Sequence[int]], *, context: bool = True) -> list[NgramModel]:
+def fold_models(folds: Folds) -> list[NgramModel]:
     """A model for each fold, trained on others, as it would ship."""
     found = []
     for number in range(FOLDS):
-        found.append(train(folds.seen, folds.learned, fit_on(number), context=context))
+        found.append(train(folds.seen, folds.learned, folds.others(number)))
         print(f"  fold {number + 1} of {FOLDS}", flush=True)
     return found
 
@@ -74,16 +79,22 @@ def held_out(folds: Folds, models: Sequence[NgramModel]) -> Array:
     return np.array([models[fold].logprobs(line.request, line.reply, line.next) for line, fold in rows])
 
 
+def places(heard: Heard) -> list[Place]:
+    """Where each line belongs; all but the voices of real rates are chats."""
+    rows = zip(heard.groups.tolist(), heard.channels.tolist(), strict=True)
+    return [(group, channel or "chat") for group, channel in rows]
+
+
 def decisions(heard: Heard, folds: Array) -> list[Belief]:
     """What is believed of each line, by weights and thresholds of the other folds' lines."""
     found: dict[int, Belief] = {}
+    where = places(heard)
     for fold in range(FOLDS):
-        table = calibrated(heard.only(folds != fold))
-        for row in np.flatnonzero(folds == fold).tolist():
-            weights = table[heard.groups[row]]
-            one = heard.only(np.array([row]))
-            logprobs = tuple(np.log(estimates(one, weights)[0]))
-            found[row] = believe(logprobs, weights.thresholds, rules=int(heard.rules[row]) or None)
+        for place, weights in calibrated(heard.only(folds != fold)).items():
+            here = np.flatnonzero((folds == fold) & np.array([each == place for each in where]))
+            logprobs = np.log(estimates(heard.only(here), weights)).tolist()
+            for row, one in zip(here.tolist(), logprobs, strict=True):
+                found[row] = believe(one, weights.thresholds, rules=int(heard.rules[row]) or None)
     return [found[row] for row in range(len(heard.target))]
 
 
@@ -91,71 +102,62 @@ def scores(beliefs: Sequence[Belief]) -> Array:
     return np.array([belief.score or 0 for belief in beliefs])
 
 
-def hint_figures(
+def heard_of(beliefs: Sequence[Belief], table: Mapping[Place, Weights], heard: Heard) -> Array:
+    """The scores, without those of a place and sign that is silent."""
+    limits = [table[place].thresholds for place in places(heard)]
+    bad = np.array([limit.bad is not None or limit.bad_with_rules is not None for limit in limits])
+    good = np.array([limit.good is not None or limit.good_with_rules is not None for limit in limits])
+    score = scores(beliefs)
+    found: Array = np.where(((score < 0) & bad) | ((score > 0) & good), score, 0)
+    return found
+
+
+def rule_figures(
     folds: Folds, models: Sequence[NgramModel], beliefs: Sequence[Belief], reactions: Sequence[Reaction]
-) -> dict[str, dict[str, float]]:
-    """The share of rules that were given with the key in them, of facts likewise, and of rules where none was said."""
-    given: list[tuple[Line, list[str], list[str]]] = []
+) -> dict[str, dict[str, Json]]:
+    """Of lines at real rates and of the others: rules given with the key in them, rules where none was said, and
+    which of either would stand at once."""
+    counts: dict[str, Counter[str]] = {"real": Counter(), "written": Counter()}
     for line, fold, belief, reaction in zip(folds.lines, folds.fold.tolist(), beliefs, reactions, strict=True):
         own, asked = own_words(line.next), {"request": line.request, "reply": line.reply}
         hints = own_hints(own, belief, reaction, **asked, model=models[fold]) if own else ()
-        texts = {kind: [hint.text for hint in hints if hint.kind == kind] for kind in ("rule", "fact")}
-        given.append((line, texts["rule"], texts["fact"]))
-    return {
-        name: _hints([each for each in given if inside(each[0])])
-        for name, inside in (
-            ("all", lambda line: bool(line.language)),
-            ("english", lambda line: line.language == "en"),
-            ("others", lambda line: line.language != "en"),
+        rules = [hint for hint in hints if hint.kind == "rule"]
+        stand = any(reach(hint.text, hint.kind, own, whole=not hands_over(line.next)) == "standing" for hint in rules)
+        count = counts["written" if line.channel is None else "real"]
+        wanted = line.kind in ("rule", "mixed")
+        keyed = any(line.hint is not None and holds(hint.text, line.hint) for hint in rules)
+        count.update(
+            {
+                "rules": wanted,
+                "with_key": wanted and keyed,
+                "standing": wanted and keyed and stand,
+                "others": not wanted,
+                "unwanted": not wanted and bool(rules),
+                "unwanted_standing": not wanted and stand,
+            }
         )
-    }
+    return {name: dict(count) for name, count in counts.items()}
 
 
-def _hints(given: Sequence[tuple[Line, list[str], list[str]]]) -> dict[str, float]:
-    def key(line: Line, texts: Sequence[str]) -> bool:
-        return any(line.hint is not None and holds(text, line.hint) for text in texts)
+def figures(lines: Sequence[Line], heard: Heard, score: Array) -> dict[str, Json]:
+    """What is heard of lines at real rates, by channel and group of languages, and of the others by language."""
+    found: dict[str, Json] = {}
 
-    wanted = [key(line, rules) for line, rules, _ in given if line.kind in ("rule", "mixed")]
-    facts = [key(line, stated) for line, _, stated in given if line.kind == "fact"]
-    unwanted = [bool(rules) for line, rules, _ in given if line.kind not in ("rule", "mixed")]
-    return {
-        "rules_with_key": round(sum(wanted) / len(wanted), 3),
-        "facts_with_key": round(sum(facts) / len(facts), 3),
-        "unwanted_rules": round(sum(unwanted) / len(unwanted), 4),
-    }
+    def add(name: str, chosen: Array, channel: Channel) -> None:
+        pairs = [(TRUTH.get(lines[row].kind, 0), float(score[row])) for row in np.flatnonzero(chosen).tolist()]
+        if pairs:
+            alarms = {what: at_base_rate(pairs, channel=channel, sign=sign).plain() for sign, what in SIGNS.items()}
+            found[name] = {"lines": len(pairs), **alarms}
 
-
-def figures(lines: Sequence[Line], score: Array) -> dict[str, object]:
-    """Precision, recall and precision at a realistic share of neutral messages, in all and by language."""
-    languages = sorted({line.language for line in lines})
-    groups: dict[str, Array] = {
-        "all": np.ones(len(lines), bool),
-        "english": np.array([line.language == "en" for line in lines]),
-        "others": np.array([line.language != "en" for line in lines]),
-        **{language: np.array([line.language == language for line in lines]) for language in languages},
-    }
-    return {
-        name: _figures([line for line, inside in zip(lines, chosen, strict=True) if inside], score[chosen])
-        for name, chosen in groups.items()
-    }
-
-
-def _figures(lines: Sequence[Line], score: Array) -> dict[str, object]:
-    neutral = np.array([line.kind == "neutral" for line in lines])
-    found: dict[str, object] = {"lines": len(lines)}
-    share = neutral.mean()
-    heavier = NEUTRAL / (1 - NEUTRAL) * (1 - share) / share
-    for name, value, kinds in (("bad", -1, BAD), ("good", 1, GOOD)):
-        there = np.array([line.kind in kinds for line in lines])
-        said = score == value
-        right, wrong = int((said & there).sum()), said & ~there
-        weighted = float(np.where(neutral, heavier, 1.0)[wrong].sum())
-        found[name] = {
-            "said": int(said.sum()),
-            "precision": round(right / max(1, int(said.sum())), 3),
-            "recall": round(right / max(1, int(there.sum())), 3),
-            "precision_at_80_neutral": round(right / max(1e-9, right + weighted), 3) if right else 0.0,
-        }
+    for channel in CHANNELS:
+        inside = heard.channels == channel
+        add(f"real {channel}", inside, channel)
+        for group in ("english", "latin"):
+            add(f"real {channel} {group}", inside & (heard.groups == group), channel)
+    written = heard.channels == ""
+    add("written", written, "chat")
+    for language in sorted({line.language for line in lines}):
+        add(f"written {language}", written & np.array([line.language == language for line in lines]), "chat")
     return found
 
 
@@ -176,35 +178,11 @@ def classifier_logprobs(file: Path, lines: Sequence[Line]) -> Array | None:
     return found - np.log(np.exp(found).sum(1, keepdims=True))
 
 
-def growth(folds: Folds, voices: dict[str, list[Line]], fold_of: dict[str, int], heard: Heard) -> dict[str, object]:
-    """The n-grams' figures when they are trained on few voices."""
-    found: dict[str, object] = {}
-    for count in (5, 10, 20, 40):
-
-        def some(fold: int, count: int = count) -> list[int]:
-            inside = {name: lines for name, lines in voices.items() if fold_of[name] != fold}
-            chosen = set(some_voices(inside, count, seed=0))
-            return [row for row, line in enumerate(folds.lines) if line.voice in chosen]
-
-        print(f"n-grams of {count} voices")
-        answers = held_out(folds, fold_models(folds, some))
-        beliefs = decisions(_with(heard, ngrams=answers, classifier=None), folds.fold)
-        found[str(count)] = figures(folds.lines, scores(beliefs))
-    return found
-
-
-def _with(heard: Heard, *, ngrams: Array, classifier: Array | None) -> Heard:
-    return replace(heard, ngrams=ngrams, classifier=classifier)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--voices", type=Path, default=ROOT / "data" / "voices")
     parser.add_argument("--phrases", type=Path, default=ROOT / "data" / "phrases")
     parser.add_argument("--classifier", type=Path, default=ROOT / "data" / "reader" / "classifier.npz")
-    parser.add_argument(
-        "--quick", action="store_true", help="no growth with the number of voices, no model without context"
-    )
     args = parser.parse_args()
     begun = time.monotonic()
     voices = read_voices(args.voices)
@@ -219,45 +197,39 @@ def main() -> None:
         seen=cache(lambda: see(learned)),
     )
     print(f"{len(lines)} lines of {len(voices)} voices, {len(phrases)} phrases\nn-grams, held out", flush=True)
-    models = fold_models(folds, folds.others)
+    models = fold_models(folds)
     reactions = [read(line.next, request=line.request, reply=line.reply) for line in lines]
     heard = Heard(
         ngrams=held_out(folds, models),
         classifier=None,
-        rules=np.array([reaction.score or 0 for reaction in reactions]),
+        rules=np.array([rules_score(line) for line in lines]),
         target=np.array([KINDS.index(line.kind) for line in lines]),
         groups=np.array([group_of(line.next, request=line.request) for line in lines]),
         voices=np.array([line.voice for line in lines]),
+        channels=np.array([line.channel or "" for line in lines]),
     )
-    report: dict[str, object] = {"rules": figures(lines, heard.rules)}
+    report: dict[str, dict[str, Json]] = {"rules": figures(lines, heard, heard.rules)}
 
-    def measure(name: str, heard: Heard) -> None:
+    def measured(name: str, heard: Heard) -> dict[Place, Weights]:
         print(f"{name}: weights and thresholds", flush=True)
         beliefs = decisions(heard, folds.fold)
-        report[name] = figures(lines, scores(beliefs))
-        report[f"{name}: hints"] = hint_figures(folds, models, beliefs, reactions)
+        table = silenced(calibrated(heard), heard, scores(beliefs))
+        report[name] = figures(lines, heard, heard_of(beliefs, table, heard))
+        report[f"{name}: rules"] = rule_figures(folds, models, beliefs, reactions)
+        return table
 
-    measure("n-grams", heard)
+    alone, both = measured("n-grams", heard), {}
     classifier = classifier_logprobs(args.classifier, lines)
-    both: dict[LanguageGroup, Weights] = {}
     if classifier is not None:
-        together = _with(heard, ngrams=heard.ngrams, classifier=classifier)
-        measure("classifier", _with(heard, ngrams=np.zeros_like(heard.ngrams), classifier=classifier))
-        measure("both", together)
-        both = calibrated(together)
-    ship(folds, Combination(alone=calibrated(heard), both=both))
-    if not args.quick:
-        print("n-grams without context, held out")
-        blind = held_out(folds, fold_models(folds, folds.others, context=False))
-        measure("n-grams without context", _with(heard, ngrams=blind, classifier=None))
-        report["growth"] = growth(folds, voices, fold_of, heard)
+        measured("classifier", replace(heard, ngrams=np.zeros_like(heard.ngrams), classifier=classifier))
+        both = measured("both", replace(heard, classifier=classifier))
+    ship(folds, Combination(alone=alone, both=both))
     out = ROOT / "data" / "reader" / "figures.json"
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(report, indent=1) + "\n")
     print(f"figures in {out.relative_to(ROOT)}; {time.monotonic() - begun:.0f} s")
     for name, table in report.items():
-        if "english" in table and "bad" in table["english"]:  # type: ignore[operator,index]
-            shown(name, table)  # type: ignore[arg-type]
+        shown(name, table)
 
 
 def ship(folds: Folds, fitted: Combination) -> None:
@@ -268,14 +240,17 @@ def ship(folds: Folds, fitted: Combination) -> None:
     print(f"{ngrams.SHIPPED.name}: {ngrams.SHIPPED.stat().st_size:,} bytes")
 
 
-def shown(name: str, table: dict[str, dict[str, dict[str, float]]]) -> None:
-    for group in ("english", "others"):
-        sides = [(side, table[group][side]) for side in ("bad", "good")]
-        cells = [
-            f"{side} {row['precision']:.2f} / {row['recall']:.2f} (80 % neutral: {row['precision_at_80_neutral']:.2f})"
-            for side, row in sides
-        ]
-        print(f"{name:24} {group:8} {'  '.join(cells)}")
+def shown(name: str, table: Mapping[str, Json]) -> None:
+    for place, row in table.items():
+        if not isinstance(row, dict):
+            continue
+        cells = [f"{side} {_share(row[side])}" for side in SIGNS.values() if side in row]
+        print(f"{name:24} {place:22} {'  '.join(cells) or row}")
+
+
+def _share(one: Any) -> str:
+    told = "silent" if one["precision"] is None else f"{one['precision']:.2f} ({one['low']:.2f}-{one['high']:.2f})"
+    return f"{told} / {one['recall']:.2f}"
 
 
 if __name__ == "__main__":

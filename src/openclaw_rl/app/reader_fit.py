@@ -96,22 +96,22 @@ def _heard(lines: Sequence[Line], logprobs: Sequence[Sequence[float]]) -> Heard:
     """The classifier's answers beside the rules'. The n-grams know these voices: they have no say in this."""
     import numpy as np
 
-    from openclaw_rl.judge.reaction import read
     from openclaw_rl.judge.reader.kinds import KINDS, group_of
-    from openclaw_rl.judge.reader.thresholds import Heard
+    from openclaw_rl.judge.reader.thresholds import Heard, rules_score
 
     return Heard(
         ngrams=np.zeros((len(lines), len(KINDS))),
         classifier=np.array(logprobs),
-        rules=np.array([read(line.next, request=line.request, reply=line.reply).score or 0 for line in lines]),
+        rules=np.array([rules_score(line) for line in lines]),
         target=np.array([KINDS.index(line.kind) for line in lines]),
         groups=np.array([group_of(line.next, request=line.request) for line in lines]),
         voices=np.array([line.voice for line in lines]),
+        channels=np.array([line.channel or "" for line in lines]),
     )
 
 
 def _figures(heard: Heard, fitted: Any) -> dict[str, Json]:
-    """Precision and recall of bad and good news in each group, at the thresholds that these same lines set."""
+    """Precision and recall of either score in each group, in chats, at the thresholds that these same lines set."""
     import numpy as np
 
     from openclaw_rl.judge.reader.combination import believe
@@ -124,7 +124,7 @@ def _figures(heard: Heard, fitted: Any) -> dict[str, Json]:
         chosen = np.flatnonzero(heard.groups == group)
         if not len(chosen):
             continue
-        weights, here = fitted.both[group], heard.only(chosen)
+        weights, here = fitted.both[group, "chat"], heard.only(chosen)
         scores = np.array(
             [
                 believe(tuple(row), weights.thresholds, rules=int(rules) or None).score or 0

@@ -63,7 +63,7 @@ def report_lines(found: Mapping[str, Any], by: tuple[str, ...]) -> list[str]:
     took = f"{found['seconds_per_row'] * 1000:.1f} ms a row"
     lines = [f"judge {found['judge']}{classified}, {found['rows']} rows, {took}", ""]
     lines += _table("over", {"all": found["all"]})
-    lines += ["", *_base_table(found["base_rate"])]
+    lines += ["", _standing_line(found["all"]), "", *_base_table(found["base_rate"])]
     for group in by:
         lines += ["", *(_kind_table(found["kind"]) if group == "kind" else _table(group, found[group]))]
     return lines
@@ -81,6 +81,13 @@ def _table(title: str, groups: Mapping[str, Any]) -> list[str]:
         "unwanted rules",
     ]
     return [*_head(heads), *(_line(name, one) for name, one in groups.items())]
+
+
+def _standing_line(one: Mapping[str, Any]) -> str:
+    """What would be put into later prompts at once."""
+    false, kept = one["false_standing"], one["standing"]
+    share = "none" if false["rate"] is None else f"{100 * false['rate']:.1f} false in 100 messages"
+    return f"standing notes: {share} ({_rate(false)}), rules that stand {_rate(kept)}"
 
 
 def _line(name: str, one: Mapping[str, Any]) -> str:

@@ -14,6 +14,7 @@ from openclaw_rl.errors import JudgeUnavailable
 from openclaw_rl.judge.base_rate import SIGNS, at_base_rate
 from openclaw_rl.judge.channel import CHANNELS, Channel, channel_of
 from openclaw_rl.judge.labelled import LABELS, WANT_RULE, LabelledRow
+from openclaw_rl.judge.standing import with_reach
 from openclaw_rl.ports import Judge
 from openclaw_rl.stats import wilson
 from openclaw_rl.types import Hint, Json
@@ -49,9 +50,27 @@ class Reading:
     @property
     def has_key(self) -> bool:
         """Whether a rule, or for a fact a fact, was given that says what the label says."""
+        return self._says(self.hints)
+
+    @property
+    def stands_falsely(self) -> bool:
+        """Whether a hint would stand though nothing was said to be kept."""
+        return bool(self._standing) and self.row.label not in ("fact", *WANT_RULE)
+
+    @property
+    def stands_rightly(self) -> bool:
+        """Whether a hint would stand that says what the label says."""
+        return self._says(self._standing)
+
+    @property
+    def _standing(self) -> tuple[Hint, ...]:
+        """What would be put into later prompts at once."""
+        return tuple(hint for hint in self.hints if hint.kind != "complaint" and hint.reach == "standing")
+
+    def _says(self, hints: Sequence[Hint]) -> bool:
         kind = "rule" if self.row.label in WANT_RULE else "fact"
         key = self.row.hint
-        return key is not None and any(hint.kind == kind and holds(hint.text, key) for hint in self.hints)
+        return key is not None and any(hint.kind == kind and holds(hint.text, key) for hint in hints)
 
 
 def holds(text: str, key: str, *, share: float = HAS_KEY) -> bool:
@@ -79,7 +98,8 @@ async def ask_judge(
                 readings[at] = Reading(row=row, failed="the judge is unavailable")
                 return
             try:
-                verdict = await judge.judge(row.case())
+                case = row.case()
+                verdict = with_reach(case, await judge.judge(case))
             except JudgeUnavailable as error:
                 failures += 1
                 readings[at] = Reading(row=row, failed=error.what)
@@ -122,7 +142,8 @@ async def evaluate(
 
 
 def figures(readings: Sequence[Reading]) -> dict[str, Json]:
-    """Precision and recall of either score and of rules; a rule where none was said is unwanted."""
+    """Precision and recall of either score and of rules; a rule where none was said is unwanted, and a false
+    standing note where it would stand."""
     wanted = [one for one in readings if one.row.label in WANT_RULE]
     others = [one for one in readings if one.row.label not in WANT_RULE]
     facts = [one for one in readings if one.row.label == "fact"]
@@ -132,6 +153,8 @@ def figures(readings: Sequence[Reading]) -> dict[str, Json]:
         "rules": rate(sum(one.has_key for one in wanted), len(wanted)),
         "facts": rate(sum(one.has_key for one in facts), len(facts)),
         "unwanted": rate(sum(one.gives_rule for one in others), len(others)),
+        "standing": rate(sum(one.stands_rightly for one in wanted), len(wanted)),
+        "false_standing": rate(sum(one.stands_falsely for one in readings), len(readings)),
     }
 
 

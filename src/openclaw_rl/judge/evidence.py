@@ -7,14 +7,15 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from openclaw_rl.judge import tools
-from openclaw_rl.judge.hearing import Hearing, hear
+from openclaw_rl.judge.channel import channel_of
+from openclaw_rl.judge.hearing import Exchange, Hearing, hear
 from openclaw_rl.judge.hints import HintLimits, borrowed, filter_hints, kind_of
 from openclaw_rl.judge.prompt import spoken
 from openclaw_rl.judge.reaction import Reaction, read
 from openclaw_rl.judge.reader.combination import Combination
 from openclaw_rl.judge.reader.kinds import KindLogprobs
 from openclaw_rl.judge.reported import read_report
-from openclaw_rl.judge.text import hands_over, others_words, own_words, user_text
+from openclaw_rl.judge.text import hands_over, others_words, own_words, unwrapped, user_text
 from openclaw_rl.ports import Case
 from openclaw_rl.text import broken, words
 from openclaw_rl.types import Feedback, Hint, Message, Role, Source, Verdict, environment_of, texts
@@ -99,15 +100,17 @@ def user_hints(case: Case) -> tuple[Hint, ...]:
 def user_hearing(
     case: Case, *, classifier: KindLogprobs | None = None, combination: Combination | None = None
 ) -> Hearing | None:
-    """What the reader makes of the user's own words; None where there are none, or only a description of them.
+    """What the reader makes of what the user wrote; None where it is nothing, or only a description of it.
 
     ``combination`` is how the classifier's answer is weighed, None: as for the embedded model.
     """
-    message = user_text(case.outcome.next_state)
-    if not message or described(case) is not None:
+    said = written(case)
+    if said is None:
         return None
     return hear(
-        message,
+        user_text(case.outcome.next_state),
+        said=said,
+        channel=channel_of(case),
         request=request_of(case),
         reply=reply_of(case),
         classifier=classifier,
@@ -115,6 +118,20 @@ def user_hearing(
         same_matter=_same_matter(case),
         whole=not any(hands_over(text) for text in texts(case.outcome.next_state, "user")),
     )
+
+
+def written(case: Case) -> Exchange | None:
+    """The request and what the user wrote next, whole: a pasted log is the message of many a coding user.
+
+    None where there is no message, only a description of one, or only matter beside the results of tools.
+    """
+    texts_after = texts(case.outcome.next_state, "user")
+    message = "\n".join(filter(None, map(unwrapped, texts_after)))
+    tools_only = not user_text(case.outcome.next_state) and any(each.role == "tool" for each in case.outcome.next_state)
+    if not message or tools_only or described(case) is not None:
+        return None
+    requests = reversed(texts(case.turn.prompt.messages, "user"))
+    return Exchange(request=next(filter(None, map(unwrapped, requests)), ""), message=message)
 
 
 def heard_reaction(case: Case, hearing: Hearing) -> Reaction:

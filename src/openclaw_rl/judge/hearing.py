@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
+from openclaw_rl.judge.channel import Channel
 from openclaw_rl.judge.quoting import is_text
 from openclaw_rl.judge.reaction import Reaction, is_ironic, read, steers
 from openclaw_rl.judge.reader.combination import Belief, Combination, believe, shipped_combination
@@ -13,6 +15,7 @@ from openclaw_rl.judge.reader.measures import missing_measure, named_measure, sh
 from openclaw_rl.judge.reader.ngrams import NgramModel, Reason, shipped_ngrams
 from openclaw_rl.judge.reader.sentences import carrier, may_be_foreign
 from openclaw_rl.judge.text import own_words, parse
+from openclaw_rl.preferences.standing import reach
 from openclaw_rl.types import Doubt, Hint, HintKind
 
 MOST = 4_000
@@ -37,32 +40,47 @@ class Hearing:
     belief: Belief
 
 
+class Exchange(NamedTuple):
+    """A request and the message after its reply, whole as they were written."""
+
+    request: str
+    message: str
+
+
 def hear(
     message: str,
     *,
     request: str,
     reply: str,
+    said: Exchange | None = None,
     classifier: KindLogprobs | None = None,
     combination: Combination | None = None,
+    channel: Channel = "chat",
     same_matter: bool = True,
     whole: bool = True,
 ) -> Hearing:
     """What ``message`` says of ``reply``; ``classifier`` is what the classifier said of it, None where it is silent;
     ``combination`` is how the voices are weighed, None: as for the embedded model.
 
+    ``said`` is the exchange as it was written, pasted logs and quotations included: that is what is scored, while only
+    the user's own words in ``message`` teach. None: there is nothing else in it.
     ``same_matter``: False where the message comes with another text than the request, so that it repeats nothing.
-    ``whole``: False where words of others came with it; then no sentence of it is taken for a rule.
+    ``whole``: False where words of others came with it; then no sentence of it is taken for a rule, and nothing in it
+    for praise: it may be theirs.
     """
     own = own_words(message)
     own = own if len(own) <= MOST else f"{own[: MOST // 2]}\n{own[-MOST // 2 :]}"
     rules = read(message, request=request if same_matter else "", reply=reply)
-    group = group_of(own, request=request)
-    ngrams = shipped_ngrams().logprobs(request, reply, own)
-    weights = (combination or shipped_combination()).weights(group, classifier=classifier is not None)
-    estimate = weights.combined(ngrams, classifier, rules.score)
+    read_as = said or Exchange(request=request, message=own)
+    group = group_of(read_as.message, request=read_as.request)
+    ngrams = shipped_ngrams().logprobs(read_as.request, reply, read_as.message)
+    weights = (combination or shipped_combination()).weights(group, channel, classifier=classifier is not None)
+    estimate = weights.combined(ngrams, classifier, None if rules.wish else rules.score)
     belief = believe(estimate, weights.thresholds, rules=rules.score, wish=rules.wish)
-    belief = belief if whole else replace(belief, rule=False, fact=False)
-    reaction = rules if _left_to_rules(own) else _reaction(own, belief, rules, request=request, reply=reply)
+    belief = belief if whole else replace(belief, score=min(belief.score or 0, 0) or None, rule=False, fact=False)
+    reaction = (
+        rules if _left_to_rules(own, read_as.message) else _reaction(own, belief, rules, request=request, reply=reply)
+    )
     if whole:
         reaction = _with_measure(own, reaction, estimate, rules, request=request, reply=reply)
     return Hearing(
@@ -84,15 +102,17 @@ def _with_measure(
     It is said plainly: of "you get a single sentence" a model makes less than of "Please answer in one sentence". Not
     where the remark is likelier praise, or an errand: there a measure is of what is to be made. "Could you put that in
     a bulleted list?" reads like an errand, but the ``rules`` know it for a wish about the reply. Of what is surely a
-    complaint, the measure that the reply lacks is wanted, in whatever words.
+    complaint or a wish, the measure that the reply lacks is wanted, in whatever words.
     """
     if reaction.score == 1 or is_text(own) or steers(own):
         return reaction
 
-    def missing(text: str) -> str | None:
-        return missing_measure(text, request=request, reply=reply) if reaction.score == -1 else None
-
     told = [hint for hint in reaction.hints if hint.kind != "complaint"]
+    sure = reaction.score == -1 or any(hint.kind == "rule" for hint in told)
+
+    def missing(text: str) -> str | None:
+        return missing_measure(text, request=request, reply=reply) if sure else None
+
     if told and [hint.text for hint in told] != [own.strip()]:  # a part of the message: what it leaves out is added
         measure = None if any(missing(hint.text) for hint in told) else missing(own)
     else:
@@ -105,17 +125,19 @@ def _with_measure(
 
 
 def _remarked(own: str, estimate: KindLogprobs, rules: Reaction) -> str | None:
-    """The measure of a remark that says little else, if it is likelier a wish about replies than anything else."""
+    """The measure of a remark that says little else, if it is likelier a wish about replies than anything else,
+    or holds for all replies as it is said."""
     wish, praise = mass(estimate, ("complaint", "rule", "mixed")), mass(estimate, ("praise",))
     errand = mass(estimate, ("neutral",)) >= ERRAND or mass(estimate, ("rule", "mixed")) < WISH
+    errand = errand and reach(own, "rule", own) != "standing"
     known = [hint.text for hint in rules.hints if hint.kind == "rule" and rules.score == -1]
-    asked = own if not errand else known[0] if len(known) == 1 else ""
-    return None if wish <= praise else named_measure(asked)
+    named = None if errand else named_measure(own)
+    return None if wish <= praise else named or (named_measure(known[0]) if len(known) == 1 else None)
 
 
-def _left_to_rules(own: str) -> bool:
-    """Nothing to read, or a machine's text: no words, or a traceback."""
-    return not re.search(r"\w", own) or own.startswith("Traceback (most recent call last):")
+def _left_to_rules(own: str, message: str) -> bool:
+    """Nothing to read, or a traceback that the rules know."""
+    return not re.search(r"\w", message) or own.startswith("Traceback (most recent call last):")
 
 
 def _reaction(own: str, belief: Belief, rules: Reaction, *, request: str, reply: str) -> Reaction:
@@ -126,7 +148,7 @@ def _reaction(own: str, belief: Belief, rules: Reaction, *, request: str, reply:
     if score is None:
         note = "nothing sure about the reply"
         return Reaction(score=None, note=note, hints=_rules_only(hints), doubt=_doubt(belief, rules))
-    if score == -1 and not hints:
+    if score == -1 and not hints and own:
         hints = tuple(hint for hint in rules.hints if hint.kind == "complaint") or _complaint(own)
     return Reaction(score=score, note=rules.note if rules.score == score else _NOTES[score], hints=hints)
 
@@ -164,7 +186,7 @@ def own_hints(
     return (Hint(text=text, kind=kind),) if text else ()
 
 
-def reasons(hearing: Hearing, *, request: str, reply: str, message: str, most: int = 8) -> tuple[Reason, ...]:
+def reasons(hearing: Hearing, request: str, message: str, *, reply: str, most: int = 8) -> tuple[Reason, ...]:
     """The n-grams that weighed most for the likeliest kind."""
     likeliest = KINDS[max(range(len(KINDS)), key=lambda kind: hearing.estimate[kind])]
-    return shipped_ngrams().reasons(request, reply, own_words(message), likeliest, most=most)
+    return shipped_ngrams().reasons(request, reply, message, likeliest, most=most)

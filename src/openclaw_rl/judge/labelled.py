@@ -1,6 +1,6 @@
 """Labelled exchanges: a request, a reply, what came next, and what that says of the reply. Pure but for `read_files`.
 
-One JSON object per line. The first line may describe the voice (``voice``, ``language``, ``channel``) instead, which then
+One JSON object per line. The first line may describe the voice (``voice``, ``language``, ``channel``) instead; then it
 holds for the lines after it. `docs/judging.md` has the fields.
 """
 

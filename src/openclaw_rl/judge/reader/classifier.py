@@ -16,7 +16,7 @@ from typing import Protocol, cast
 
 import anyio
 
-from openclaw_rl.errors import BackendError
+from openclaw_rl.errors import BackendError, ConfigError
 from openclaw_rl.judge.reader.combination import Combination, from_json, shipped_combination
 from openclaw_rl.judge.reader.kinds import KINDS, KindLogprobs, MessageKind, normalised
 from openclaw_rl.ports import LabelledText, Policy, Scores, SupportsCandidates
@@ -76,7 +76,11 @@ def classifier_in(folder: Path) -> ClassifierFolder | None:
         return None
     told = json.loads(about.read_text())
     own = told.get("combination")
-    believed = shipped_combination() if own is None else from_json(own, name=str(about))
+    try:
+        believed = shipped_combination() if own is None else from_json(own, name=str(about))
+    except ConfigError:
+        log.warning("reader.classifier of an earlier release: fit it again with judge --fit folder=%s", folder)
+        return None
     return ClassifierFolder(folder=folder, base=str(told["base"]), combination=believed)
 
 

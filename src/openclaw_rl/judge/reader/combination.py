@@ -1,7 +1,8 @@
 """N-grams, classifier and rules in one estimate, and the thresholds above which it is believed. Pure.
 
-Weights and thresholds are fitted on voices that the models behind them had not seen, for each group of languages by
-itself; a group in which nothing reaches the precision that is asked for has no threshold, and is silent.
+Weights and thresholds are fitted on voices that the models behind them had not seen, at the rates of real talk, for
+each group of languages and each channel by itself; where nothing reaches the precision that is asked for there is no
+threshold, and silence.
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from openclaw_rl.errors import ConfigError
+from openclaw_rl.judge.channel import CHANNELS, Channel
 from openclaw_rl.judge.reader.kinds import BAD, GOOD, GROUPS, KINDS, KindLogprobs, LanguageGroup, mass, normalised
 
+Place: TypeAlias = tuple[LanguageGroup, Channel]
+PLACES: tuple[Place, ...] = tuple((group, channel) for group in GROUPS for channel in CHANNELS)
 SHIPPED = Path(__file__).parent / "combination.json"
 
 
@@ -63,13 +67,14 @@ class Weights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Combination:
-    """Weights by group of languages: for n-grams ``alone``, and for ``both`` where the classifier answered."""
+    """Weights by group of languages and channel: for n-grams ``alone``, and for ``both`` where the classifier
+    answered."""
 
-    alone: Mapping[LanguageGroup, Weights]
-    both: Mapping[LanguageGroup, Weights]
+    alone: Mapping[Place, Weights]
+    both: Mapping[Place, Weights]
 
-    def weights(self, group: LanguageGroup, *, classifier: bool) -> Weights:
-        return (self.both if classifier and self.both else self.alone)[group]
+    def weights(self, group: LanguageGroup, channel: Channel, *, classifier: bool) -> Weights:
+        return (self.both if classifier and self.both else self.alone)[group, channel]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,11 +91,11 @@ class Belief:
 def believe(logprobs: Sequence[float], thresholds: Thresholds, *, rules: float | None, wish: bool = False) -> Belief:
     """Above its threshold, only the likelier of good and bad, and nothing that the rules contradict.
 
-    ``wish``: the rules found a preference and no complaint. That alone is no bad news, so the estimate has to agree.
+    ``wish``: the rules found a preference and no complaint, which says nothing of the reply.
     """
     bad, good = mass(logprobs, BAD), mass(logprobs, GOOD)
     score = None
-    agreed = rules == -1 and (not wish or bad > mass(logprobs, ("neutral",)))
+    agreed = rules == -1 and not wish
     if bad > good and rules != 1 and _either(bad, thresholds.bad, thresholds.bad_with_rules, agreed=agreed):
         score = -1
     if good > bad and rules != -1 and _either(good, thresholds.good, thresholds.good_with_rules, agreed=rules == 1):
@@ -128,7 +133,7 @@ def as_json(combination: Combination) -> dict[str, Any]:
         }
 
     return {
-        name: {group: row(weights) for group, weights in table.items()}
+        name: {f"{group} {channel}": row(weights) for (group, channel), weights in table.items()}
         for name, table in (("alone", combination.alone), ("both", combination.both))
     }
 
@@ -136,13 +141,13 @@ def as_json(combination: Combination) -> dict[str, Any]:
 def from_json(data: Mapping[str, Any], *, name: str) -> Combination:
     """The combination of a file; raises ConfigError where something is missing."""
 
-    def table(rows: Mapping[str, Any]) -> dict[LanguageGroup, Weights]:
+    def table(rows: Mapping[str, Any]) -> dict[Place, Weights]:
+        named = {place: rows[f"{place[0]} {place[1]}"] for place in PLACES}
         return {
-            group: Weights(
-                **{**rows[group], "bias": tuple(rows[group]["bias"])}
-                | {"thresholds": Thresholds(**rows[group]["thresholds"])}
+            place: Weights(
+                **{**row, "bias": tuple(row["bias"])} | {"thresholds": Thresholds(**row["thresholds"])},
             )
-            for group in GROUPS
+            for place, row in named.items()
         }
 
     try:

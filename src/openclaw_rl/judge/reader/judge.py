@@ -6,7 +6,7 @@ import math
 import time
 from dataclasses import replace
 
-from openclaw_rl.judge.evidence import heard_reaction, reply_of, request_of, user_hearing
+from openclaw_rl.judge.evidence import heard_reaction, reply_of, user_hearing, written
 from openclaw_rl.judge.explain import Explanation
 from openclaw_rl.judge.hearing import Hearing, reasons
 from openclaw_rl.judge.hints import HintLimits
@@ -14,7 +14,6 @@ from openclaw_rl.judge.reaction import Reaction
 from openclaw_rl.judge.reader.classifier import KindClassifier
 from openclaw_rl.judge.reader.kinds import KINDS, KindLogprobs
 from openclaw_rl.judge.rules import reaction_of, verdict_of
-from openclaw_rl.judge.text import user_text
 from openclaw_rl.ports import Case
 from openclaw_rl.types import Verdict
 
@@ -57,11 +56,11 @@ class ReaderJudge:
         return Explanation(judge=self.name, prompt_version=VERSION, ballots=lines, verdict=verdict, note=verdict.note)
 
     async def _hear(self, case: Case) -> Hearing | None:
-        """None where the user said nothing: tools' results are left to the rules."""
-        message, asked = user_text(case.outcome.next_state), self._classifier
-        if not message or asked is None:
+        """None where the user wrote nothing: tools' results are left to the rules."""
+        exchange, asked = written(case), self._classifier
+        if exchange is None or asked is None:
             return user_hearing(case)
-        said = await asked.read(request_of(case), reply_of(case), message)
+        said = await asked.read(exchange.request, reply_of(case), exchange.message)
         return user_hearing(case, classifier=said, combination=asked.combination)
 
     def _verdict(self, case: Case, hearing: Hearing | None, *, seconds: float) -> Verdict:
@@ -71,8 +70,8 @@ class ReaderJudge:
 
 
 def _told(hearing: Hearing, case: Case) -> tuple[str, ...]:
-    message = user_text(case.outcome.next_state)
-    weighed = reasons(hearing, request=request_of(case), reply=reply_of(case), message=message)
+    exchange = written(case)
+    weighed = () if exchange is None else reasons(hearing, *exchange, reply=reply_of(case))
     said = hearing.classifier
     return (
         f"together: {_shares(hearing.estimate)} ({hearing.group})",

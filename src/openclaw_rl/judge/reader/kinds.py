@@ -15,7 +15,8 @@ KINDS: tuple[MessageKind, ...] = get_args(MessageKind)
 """in the order of every table; mixed is praise with a wish for later"""
 KindLogprobs: TypeAlias = tuple[float, ...]
 """one log-prob per kind `[6]`"""
-BAD: tuple[MessageKind, ...] = ("complaint", "rule", "fact")
+BAD: tuple[MessageKind, ...] = ("complaint", "fact")
+"""a rule alone is no bad news: a wish for replies to come, or a plain next task taken for one"""
 GOOD: tuple[MessageKind, ...] = ("praise", "mixed")
 
 LanguageGroup: TypeAlias = Literal["english", "latin", "chinese", "japanese", "korean", "arabic", "hindi", "other"]

@@ -1,38 +1,55 @@
-"""Fit the combination on held-out voices: weights, and thresholds that keep the precision asked for."""
+"""Fit the combination on held-out voices at the rates of real talk: weights, and thresholds that keep a precision.
+
+Most lines were written to be told apart, with as many complaints as errands. So each line counts as often as its kind
+is met in real talk, and lines of voices that were written at real rates count most.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from openclaw_rl.judge.reader.combination import Thresholds, Weights
+from openclaw_rl.judge.base_rate import BASE
+from openclaw_rl.judge.channel import Channel
+from openclaw_rl.judge.reaction import read
+from openclaw_rl.judge.reader.combination import PLACES, Place, Thresholds, Weights
 from openclaw_rl.judge.reader.descent import Array, minimised, softmax
-from openclaw_rl.judge.reader.kinds import BAD, GOOD, GROUPS, KINDS, LanguageGroup
+from openclaw_rl.judge.reader.kinds import BAD, GOOD, KINDS
+from openclaw_rl.judge.reader.voices import Line
 
-PRECISION = 0.9
-"""asked of complaints and praise on held-out voices, with a standard error to spare, and more where voices are few"""
-STAND = 0.3
-"""what n-grams alone must find likely of what the rules say, so that it stands: they were not made for these voices"""
+PRECISION = 0.85
+"""asked of complaints and praise at real rates"""
+FLOOR = 0.8
+"""precision that is kept with the standard errors of `ERRORS` to spare"""
+ERRORS = 1.0
 FEW = 3.0
 """voices that say as little of the next one as a standard error of their lines"""
-RULES_KNOW: tuple[LanguageGroup, ...] = ("english", "chinese")
-"""the languages that the rules were written for"""
-UNWANTED = 0.01
+RULES = 0.02
+"""share of messages that are a rule, in either channel"""
+REAL = 0.5
+"""what lines of real rates count for among those of their kind, where there are any"""
+FEWEST = 100
+"""lines without which a place has no threshold"""
+UNWANTED = 0.003
 """share of messages without a rule that may be given one"""
 FACT_PRECISION = 0.75
-LEAST_SAID = 25
-"""messages above a threshold below which its precision is no figure"""
+LEAST_SAID = 12.0
+"""messages above a threshold, each counted as it weighs, below which its precision is no figure"""
 PULL = 30.0
-"""how strongly a group's weights are held to those of all languages together, in lines"""
+"""how strongly a place's weights are held to those of all together, in lines"""
 _IS_BAD = np.array([kind in BAD for kind in KINDS])
 _IS_GOOD = np.array([kind in GOOD for kind in KINDS])
+_RULE, _FACT = KINDS.index("rule"), KINDS.index("fact")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heard:
-    """Out-of-fold answers to the same lines: log-probs `[N, 6]`, the rules' scores (0: silent), the right kinds."""
+    """Out-of-fold answers to the same lines: log-probs `[N, 6]`, the rules' scores (0: silent), the right kinds.
+
+    ``channels`` are those of voices at real rates; "" of any other.
+    """
 
     ngrams: Array
     classifier: Array | None
@@ -40,6 +57,7 @@ class Heard:
     target: Array
     groups: Array
     voices: Array
+    channels: Array
 
     def only(self, chosen: Array) -> Heard:
         """The chosen lines."""
@@ -51,7 +69,34 @@ class Heard:
             target=self.target[chosen],
             groups=self.groups[chosen],
             voices=self.voices[chosen],
+            channels=self.channels[chosen],
         )
+
+
+def rules_score(line: Line) -> int:
+    """What the rules say of a line; a wish alone says nothing."""
+    found = read(line.next, request=line.request, reply=line.reply)
+    return 0 if found.wish else found.score or 0
+
+
+def real_weights(heard: Heard, channel: Channel) -> Array:
+    """How often each line counts `[N]`: kinds as often as in real talk, and together as many as they speak for.
+
+    Without a line of the channel at real rates, the rates are those of chats, where complaints are rarer.
+    """
+    real = heard.channels == channel
+    base = BASE[channel if real.any() else "chat"]
+    counted = real | (heard.channels == "")
+    weight = np.zeros(len(heard.target))
+    shares = {BAD: base[-1], GOOD: base[1], ("rule",): RULES, ("neutral",): 1 - base[-1] - base[1] - RULES}
+    for kinds, share in shares.items():
+        inside = counted & np.isin(heard.target, [KINDS.index(kind) for kind in kinds])
+        parts = [(inside & real, REAL), (inside & ~real, 1 - REAL)]
+        there = [(rows, part) for rows, part in parts if rows.any()]
+        for rows, part in there:
+            weight[rows] = share * part / sum(part for _, part in there) / rows.sum()
+    spoken_for = weight.sum() ** 2 / (weight**2).sum() if weight.any() else 0.0
+    return weight / max(weight.sum(), 1e-12) * spoken_for
 
 
 def estimates(heard: Heard, weights: Weights) -> Array:
@@ -78,77 +123,103 @@ def _logits(heard: Heard, flat: Array) -> Array:
     return found
 
 
-def combination_weights(heard: Heard, prior: Array, *, pull: float) -> Array:
-    """Logistic combination, held to ``prior``."""
+def combination_weights(heard: Heard, counts: Array, prior: Array, *, pull: float) -> Array:
+    """Logistic combination of lines that count so often, held to ``prior``."""
     parts, wanted = _parts(heard), np.eye(len(KINDS))[heard.target]
-    scale = np.ones(len(prior)) * pull
 
     def loss(flat: Array) -> tuple[float, Array]:
         found = softmax(sum(w * part for w, part in zip(flat[:4], parts, strict=True)) + flat[4:])
-        gap, off = found - wanted, flat - prior
-        value = -np.log(found[np.arange(len(wanted)), heard.target] + 1e-12).sum() + 0.5 * (scale * off**2).sum()
+        gap, off = (found - wanted) * counts[:, None], flat - prior
+        missed = -np.log(found[np.arange(len(wanted)), heard.target] + 1e-12)
         slope = np.array([*(float((gap * part).sum()) for part in parts), *gap.sum(0)])
-        return float(value), slope + scale * off
+        return float((counts * missed).sum() + 0.5 * pull * (off**2).sum()), slope + pull * off
 
     return minimised(loss, prior.copy(), steps=200)
 
 
 def threshold(
-    score: Array, right: Array, *, precision: float, errors: float = 1.0, least: int = LEAST_SAID
+    score: Array, right: Array, counts: Array, *, precision: float, floor: float, errors: float = ERRORS
 ) -> float | None:
-    """The lowest value from which on ``precision`` is kept with so many standard errors to spare; None without one."""
+    """The lowest value from which on ``precision`` is kept, and ``floor`` with so many standard errors to
+    spare; else None."""
     order = np.argsort(-score, kind="stable")
-    count = np.arange(1, len(order) + 1)
-    share = np.cumsum(right[order]) / count
-    kept = share - errors * np.sqrt(share * (1 - share) / count)
-    fine = np.flatnonzero(kept[least - 1 :] >= precision) + least - 1 if len(order) >= least else np.array([], int)
-    return float(score[order[fine[-1]]]) if len(fine) else None
+    order = order[counts[order] > 0]
+    if not len(order):
+        return None
+    said, squares = np.cumsum(counts[order]), np.cumsum(counts[order] ** 2)
+    share, many = np.cumsum((counts * right)[order]) / said, said**2 / squares
+    spare = share - errors * np.sqrt((share * (1 - share) + 0.25 / many) / many)
+    fine = np.flatnonzero((many >= LEAST_SAID) & (share >= precision) & (spare >= floor))
+    return float(score[order[fine[-1]]]) if len(fine) and score[order[fine[-1]]] > 0 else None
 
 
-def rule_threshold(score: Array, wanted: Array, *, unwanted: float) -> float | None:
-    """The lowest value at which at most ``unwanted`` of the lines without a rule are taken for one."""
-    others = np.sort(score[~wanted])[::-1]
-    allowed = int(unwanted * len(others))
-    return float(max(0.35, others[allowed] + 1e-6)) if len(others) > allowed else None
+def rule_threshold(score: Array, wanted: Array, counts: Array, *, unwanted: float) -> float | None:
+    """The lowest value at which at most ``unwanted`` of the messages without a rule are taken for one."""
+    others = np.flatnonzero(~wanted & (counts > 0))
+    if not len(others):
+        return None
+    order = others[np.argsort(-score[others], kind="stable")]
+    taken = np.cumsum(counts[order]) / counts[order].sum()
+    allowed = int((taken <= unwanted).sum())
+    return float(max(0.35, score[order[allowed]] + 1e-6)) if allowed < len(order) else 0.35
 
 
-def thresholds(found: Array, heard: Heard) -> Thresholds:
+def thresholds(found: Array, heard: Heard, counts: Array) -> Thresholds:
     """What keeps the precision on these lines."""
     kinds, rules = np.array(KINDS)[heard.target], heard.rules
-    errors = 1.0 + FEW / len(set(heard.voices.tolist()))
     bad, good = found[:, _IS_BAD].sum(1), found[:, _IS_GOOD].sum(1)
-    rule = found[:, KINDS.index("rule")] + found[:, KINDS.index("mixed")]
-    fact = found[:, KINDS.index("fact")]
-    surely_fact = fact > rule
+    rule, fact = found[:, _RULE] + found[:, KINDS.index("mixed")], found[:, _FACT]
     is_bad, is_good = np.isin(kinds, BAD), np.isin(kinds, GOOD)
     low, high = np.where((bad > good) & (rules != 1), bad, 0), np.where((good > bad) & (rules != -1), good, 0)
+
+    errors = ERRORS + FEW / len(set(heard.voices[counts > 0].tolist()))
+
+    def kept(score: Array, right: Array, agreed: Array) -> float | None:
+        return threshold(score, right, counts * agreed, precision=PRECISION, floor=FLOOR, errors=errors)
+
+    everything = np.ones(len(rules), bool)
+    facts = np.where(fact > rule, fact, 0)
     return Thresholds(
-        bad=threshold(low, is_bad, precision=PRECISION, errors=errors),
-        good=threshold(high, is_good, precision=PRECISION, errors=errors),
-        bad_with_rules=threshold(low[rules == -1], is_bad[rules == -1], precision=PRECISION, least=15),
-        good_with_rules=threshold(high[rules == 1], is_good[rules == 1], precision=PRECISION, least=15),
-        rule=rule_threshold(rule, np.isin(kinds, ("rule", "mixed")), unwanted=UNWANTED),
-        fact=threshold(np.where(surely_fact, fact, 0), kinds == "fact", precision=FACT_PRECISION),
+        bad=kept(low, is_bad, everything),
+        good=kept(high, is_good, everything),
+        bad_with_rules=kept(low, is_bad, rules == -1),
+        good_with_rules=kept(high, is_good, rules == 1),
+        rule=rule_threshold(rule, np.isin(kinds, ("rule", "mixed")), counts, unwanted=UNWANTED),
+        fact=threshold(facts, kinds == "fact", counts, precision=FACT_PRECISION, floor=FACT_PRECISION - 0.1),
     )
 
 
-def calibrated(heard: Heard) -> dict[LanguageGroup, Weights]:
-    """Weights and thresholds for every group; one with too few lines has the weights of all and is silent."""
+def calibrated(heard: Heard) -> dict[Place, Weights]:
+    """Weights and thresholds for every place; one with too few lines has the weights of all and is silent."""
     start = np.array([0.5, 0.0 if heard.classifier is None else 0.7, 1.0, 1.0, *np.zeros(len(KINDS))])
-    pooled = combination_weights(heard, start, pull=1.0)
-    table: dict[LanguageGroup, Weights] = {}
-    for group in GROUPS:
-        chosen = heard.groups == group
-        here = heard.only(chosen)
-        flat = combination_weights(here, pooled, pull=PULL) if chosen.sum() >= 100 else pooled
-        weights = _weights(flat)
-        if chosen.sum() >= 100:
-            weights = replace(weights, thresholds=thresholds(estimates(here, weights), here))
-        if heard.classifier is None and group in RULES_KNOW:
-            limits = replace(weights.thresholds, bad_with_rules=STAND, good_with_rules=STAND)
-            weights = replace(weights, thresholds=limits)
-        table[group] = weights
+    pooled = combination_weights(heard, real_weights(heard, "chat"), start, pull=1.0)
+    table: dict[Place, Weights] = {}
+    for group, channel in PLACES:
+        here = heard.only(heard.groups == group)
+        weights = _weights(pooled)
+        if len(here.target) >= FEWEST:
+            counts = real_weights(here, channel)
+            weights = _weights(combination_weights(here, counts, pooled, pull=PULL))
+            weights = replace(weights, thresholds=thresholds(estimates(here, weights), here, counts))
+        table[group, channel] = weights
     return table
+
+
+def silenced(table: Mapping[Place, Weights], heard: Heard, scores: Array) -> dict[Place, Weights]:
+    """The table without the thresholds of a place in which ``scores``, given by those of other voices, are below the
+    floor at real rates."""
+    found = dict(table)
+    for (group, channel), weights in table.items():
+        here = np.flatnonzero((heard.groups == group) & ((heard.channels == channel) | (heard.channels == "")))
+        counts = real_weights(heard.only(here), channel)
+        kinds, limits = np.array(KINDS)[heard.target[here]], weights.thresholds
+        for sign, right in ((-1, np.isin(kinds, BAD)), (1, np.isin(kinds, GOOD))):
+            said = counts * (scores[here] == sign)
+            if (said * right).sum() < FLOOR * said.sum() or not said.any():
+                never = {"bad": None, "bad_with_rules": None} if sign < 0 else {"good": None, "good_with_rules": None}
+                limits = replace(limits, **never)
+        found[group, channel] = replace(weights, thresholds=limits)
+    return found
 
 
 def _weights(flat: Array) -> Weights:
