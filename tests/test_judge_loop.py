@@ -473,7 +473,7 @@ async def test_a_hint_that_comes_while_the_judge_thinks_is_not_lost() -> None:
 
 @pytest.mark.anyio
 async def test_on_the_real_ledger_a_late_thumb_replaces_the_judges_word(ledger_path: Path) -> None:
-    seen, side = case("Too long, please keep it under 30 words."), case("Thanks!", kind="side")
+    seen, side = case("No, that's wrong."), case("Thanks!", kind="side")
     with ServeLedger(ledger_path, sync="full") as serve, CollectLedger(ledger_path) as collect:
         for one in (seen, side):
             serve.add_turn(one.turn)

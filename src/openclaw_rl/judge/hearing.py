@@ -174,9 +174,10 @@ def _complaint(own: str) -> tuple[Hint, ...]:
 def own_hints(
     own: str, belief: Belief, rules: Reaction, *, request: str, reply: str, model: NgramModel
 ) -> tuple[Hint, ...]:
-    """The rules' hints where the reader bears them out; else, where it is sure of one, the user's own sentence."""
+    """The rules' hints where the reader bears them out, or where they hold for all replies as they are said; else,
+    where it is sure of one, the user's own sentence."""
     told = tuple(hint for hint in rules.hints if hint.kind != "complaint")
-    if told and (belief.score is not None or belief.rule or belief.fact):
+    if told and (belief.score is not None or belief.rule or belief.fact or _stand(told, own)):
         return told
     if not (belief.rule or belief.fact) or is_text(own) or steers(own):
         return ()
@@ -184,6 +185,11 @@ def own_hints(
     wanted: tuple[MessageKind, ...] = ("rule", "mixed") if belief.rule else ("fact",)
     text = carrier(own, parse(own), lambda sentence: mass(model.logprobs(request, reply, sentence), wanted))
     return (Hint(text=text, kind=kind),) if text else ()
+
+
+def _stand(hints: tuple[Hint, ...], own: str) -> bool:
+    """Whether a message that is surely its user's own says of each hint that it holds for all replies."""
+    return not may_be_foreign(own) and all(reach(hint.text, hint.kind, own) == "standing" for hint in hints)
 
 
 def reasons(hearing: Hearing, request: str, message: str, *, reply: str, most: int = 8) -> tuple[Reason, ...]:

@@ -22,10 +22,9 @@ from openclaw_rl.judge.reader.voices import Line
 PRECISION = 0.85
 """asked of complaints and praise at real rates"""
 FLOOR = 0.8
-"""precision that is kept with the standard errors of `ERRORS` to spare"""
-ERRORS = 1.0
-FEW = 3.0
-"""voices that say as little of the next one as a standard error of their lines"""
+"""precision of voices that set no threshold themselves, below which a place is silent"""
+SPARE = 0.5
+"""false alarms that are counted beside those that were seen"""
 RULES = 0.02
 """share of messages that are a rule, in either channel"""
 REAL = 0.5
@@ -35,8 +34,8 @@ FEWEST = 100
 UNWANTED = 0.003
 """share of messages without a rule that may be given one"""
 FACT_PRECISION = 0.75
-LEAST_SAID = 12.0
-"""messages above a threshold, each counted as it weighs, below which its precision is no figure"""
+FEWEST_RIGHT = 5
+"""true alarms without which there is no threshold"""
 PULL = 30.0
 """how strongly a place's weights are held to those of all together, in lines"""
 _IS_BAD = np.array([kind in BAD for kind in KINDS])
@@ -137,20 +136,19 @@ def combination_weights(heard: Heard, counts: Array, prior: Array, *, pull: floa
     return minimised(loss, prior.copy(), steps=200)
 
 
-def threshold(
-    score: Array, right: Array, counts: Array, *, precision: float, floor: float, errors: float = ERRORS
-) -> float | None:
-    """The lowest value from which on ``precision`` is kept, and ``floor`` with so many standard errors to
-    spare; else None."""
+def threshold(score: Array, right: Array, counts: Array, *, precision: float) -> float | None:
+    """The lowest value from which on ``precision`` is kept, `SPARE` false alarms beside those seen; else None."""
     order = np.argsort(-score, kind="stable")
-    order = order[counts[order] > 0]
-    if not len(order):
+    order = order[(counts[order] > 0) & (score[order] > 0)]
+    wrong = counts * ~right
+    if not len(order) or not wrong.any():
         return None
-    said, squares = np.cumsum(counts[order]), np.cumsum(counts[order] ** 2)
-    share, many = np.cumsum((counts * right)[order]) / said, said**2 / squares
-    spare = share - errors * np.sqrt((share * (1 - share) + 0.25 / many) / many)
-    fine = np.flatnonzero((many >= LEAST_SAID) & (share >= precision) & (spare >= floor))
-    return float(score[order[fine[-1]]]) if len(fine) and score[order[fine[-1]]] > 0 else None
+    one = (wrong**2).sum() / wrong.sum()
+    true, false = np.cumsum((counts * right)[order]), np.cumsum(wrong[order])
+    fine = np.flatnonzero(
+        (np.cumsum(right[order]) >= FEWEST_RIGHT) & (true >= precision * (true + false + SPARE * one))
+    )
+    return float(score[order[fine[-1]]]) if len(fine) else None
 
 
 def rule_threshold(score: Array, wanted: Array, counts: Array, *, unwanted: float) -> float | None:
@@ -172,10 +170,8 @@ def thresholds(found: Array, heard: Heard, counts: Array) -> Thresholds:
     is_bad, is_good = np.isin(kinds, BAD), np.isin(kinds, GOOD)
     low, high = np.where((bad > good) & (rules != 1), bad, 0), np.where((good > bad) & (rules != -1), good, 0)
 
-    errors = ERRORS + FEW / len(set(heard.voices[counts > 0].tolist()))
-
     def kept(score: Array, right: Array, agreed: Array) -> float | None:
-        return threshold(score, right, counts * agreed, precision=PRECISION, floor=FLOOR, errors=errors)
+        return threshold(np.where(agreed, score, 0), right, counts, precision=PRECISION)
 
     everything = np.ones(len(rules), bool)
     facts = np.where(fact > rule, fact, 0)
@@ -185,7 +181,7 @@ def thresholds(found: Array, heard: Heard, counts: Array) -> Thresholds:
         bad_with_rules=kept(low, is_bad, rules == -1),
         good_with_rules=kept(high, is_good, rules == 1),
         rule=rule_threshold(rule, np.isin(kinds, ("rule", "mixed")), counts, unwanted=UNWANTED),
-        fact=threshold(facts, kinds == "fact", counts, precision=FACT_PRECISION, floor=FACT_PRECISION - 0.1),
+        fact=threshold(facts, kinds == "fact", counts, precision=FACT_PRECISION),
     )
 
 
