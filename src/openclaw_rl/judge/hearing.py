@@ -189,7 +189,9 @@ def own_hints(
 
 def _stand(hints: tuple[Hint, ...], own: str) -> bool:
     """Whether a message that is surely its user's own says of each hint that it holds for all replies."""
-    return not may_be_foreign(own) and all(reach(hint.text, hint.kind, own) == "standing" for hint in hints)
+    if may_be_foreign(own) or any(named_measure(text) for text in (own, *(hint.text for hint in hints))):
+        return False  # what names a measure is said more plainly
+    return all(reach(hint.text, hint.kind, own) == "standing" for hint in hints)
 
 
 def reasons(hearing: Hearing, request: str, message: str, *, reply: str, most: int = 8) -> tuple[Reason, ...]:
