@@ -62,11 +62,11 @@ def test_a_model_is_fitted_kept_and_asked_by_its_own_engine(
 ) -> None:
     cache = tmp_path / "cache"
     monkeypatch.setenv("OPENCLAW_RL_CACHE", str(cache))
-    given = ["judge", "--fit", "--model", str(model), "--voices", str(voices(tmp_path / "voices")), "--json"]
+    given = ["judge", "--fit", "--model", str(model), "--voices", str(voices(tmp_path / "voices", count=15)), "--json"]
     done = CliRunner().invoke(cli, [*given, "--epochs", "12"])
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
-    assert found["groups"]["english"]["messages"] == 120
+    assert found["groups"]["english"]["messages"] == 180
     assert found["groups"]["english"]["good"] == {"precision": 1.0, "recall": 1.0}
 
     async def story() -> None:
