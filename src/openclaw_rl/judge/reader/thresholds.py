@@ -95,7 +95,8 @@ def real_weights(heard: Heard, channel: Channel) -> Array:
         for rows, part in there:
             weight[rows] = share * part / sum(part for _, part in there) / rows.sum()
     spoken_for = weight.sum() ** 2 / (weight**2).sum() if weight.any() else 0.0
-    return weight / max(weight.sum(), 1e-12) * spoken_for
+    scaled: Array = weight / max(weight.sum(), 1e-12) * spoken_for
+    return scaled
 
 
 def estimates(heard: Heard, weights: Weights) -> Array:
