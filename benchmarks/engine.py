@@ -34,10 +34,10 @@ from openclaw_rl.backends.hf.adapters import version_model
 from openclaw_rl.backends.hf.finding import find
 from openclaw_rl.backends.hf.models import load, pick_device, pick_dtype
 from openclaw_rl.backends.local.engine.engine import Engine
-from openclaw_rl.backends.local.engine.events import Finished, TokenDelta
+from openclaw_rl.backends.local.engine.messages import Finished, TokenDelta
 from openclaw_rl.backends.local.engine.model_runner import ModelRunner
 from openclaw_rl.backends.local.engine.runner_choice import model_runner_of
-from openclaw_rl.backends.local.engine.sequences import Generation
+from openclaw_rl.backends.local.engine.scheduler import Generation
 from openclaw_rl.types import Sampling
 
 CONTEXT = 4096

@@ -25,10 +25,8 @@ from typing import Any
 
 import httpx2
 
-from openclaw_rl.envs.pool.events import EventLog
-from openclaw_rl.envs.pool.leases import EnvPool, LeasePool
-from openclaw_rl.envs.pool.pooled import PooledEnv
-from openclaw_rl.envs.pool.remote import RemotePool
+from openclaw_rl.envs.pool.leases import EnvPool, EventLog, LeasePool
+from openclaw_rl.envs.pool.remote import PooledEnv, RemotePool
 from openclaw_rl.envs.pool.server import pool_app
 from openclaw_rl.envs.sandbox import Sandbox, SandboxLimits, SandboxSettings, Shell, open_sandbox
 from openclaw_rl.ports import Env, Observation

@@ -32,12 +32,11 @@ from pathlib import Path
 from typing import Any
 
 from openclaw_rl.app.application import App, ledger_place
-from openclaw_rl.app.environments import GROUPS, build_env
-from openclaw_rl.app.held_out import HeldOutTasks
+from openclaw_rl.app.environments import GROUPS, HeldOutTasks, build_env
 from openclaw_rl.config import Config, load
 from openclaw_rl.envs.schedule import GroupBook, success_line
 from openclaw_rl.errors import NotInLedger
-from openclaw_rl.evals import environments, models
+from openclaw_rl.evals import models, suites
 from openclaw_rl.stats import wilson
 from openclaw_rl.store import LedgerReader
 from openclaw_rl.types import Sampling
@@ -111,7 +110,7 @@ def measured_tasks(config: Config, count: int, skip: int) -> list[tuple[str, str
     """``count`` held-out tasks of each rung after the first ``skip``, none that the gate chooses versions by."""
     gate = set(HeldOutTasks(config).tasks) if config.gate.tasks else set()
     by_rung: dict[str, list[str]] = {}
-    for task, rung in environments.chosen_tasks(build_env(config), split="held-out", count=None):
+    for task, rung in suites.chosen_tasks(build_env(config), split="held-out", count=None):
         if (task, rung) not in gate:
             by_rung.setdefault(rung, []).append(task)
     return [(task, rung) for rung, tasks in by_rung.items() for task in tasks[skip : skip + count]]
@@ -123,7 +122,7 @@ async def evaluated(config: Config, name: str, plan: Plan) -> dict[str, Rates]:
     found: dict[str, Rates] = {}
     async with models.open_model(config, name) as model:
         for temperature in plan.temperatures:
-            played = await environments.play_tasks(
+            played = await suites.play_tasks(
                 model,
                 lambda: build_env(config),
                 tasks,
@@ -133,7 +132,7 @@ async def evaluated(config: Config, name: str, plan: Plan) -> dict[str, Rates]:
                 parallel=plan.parallel,
                 done=lambda _: None,
             )
-            found[f"{temperature:g}"] = environments.by_rung(played)
+            found[f"{temperature:g}"] = suites.by_rung(played)
     return found
 
 

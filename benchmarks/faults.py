@@ -29,9 +29,8 @@ from openclaw_rl.backends.local.training.settings import TrainerArgs
 from openclaw_rl.backends.local.training.trainer import LocalTrainer
 from openclaw_rl.clients.api import ApiClient
 from openclaw_rl.config import load
-from openclaw_rl.experiments.sessions import run_sessions
-from openclaw_rl.experiments.users import SimulatedUser
-from openclaw_rl.judge.rules import RulesJudge
+from openclaw_rl.experiments.sessions import SimulatedUser, run_sessions
+from openclaw_rl.judge.custom import RulesJudge
 from openclaw_rl.ports import Case, StepResult
 from openclaw_rl.store import LedgerReader, Place, submit_request
 from openclaw_rl.tasks.everyday import Task, is_relevant, training

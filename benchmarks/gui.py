@@ -25,8 +25,7 @@ from pathlib import Path
 
 from openclaw_rl.envs.gui.browsers import IDLE_SECONDS
 from openclaw_rl.envs.gui.chromium import BrowserDriver
-from openclaw_rl.envs.gui.env import GuiEnv
-from openclaw_rl.envs.gui.factory import gui
+from openclaw_rl.envs.gui.env import GuiEnv, gui
 from openclaw_rl.envs.gui.solutions import SOLUTIONS
 
 PAGES = tuple(page for page in SOLUTIONS if page.startswith(("click-", "enter-", "focus-", "login-")))

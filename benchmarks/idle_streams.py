@@ -29,7 +29,7 @@ from typing import Any
 from openclaw_rl.backends.fake import FakePolicy
 from openclaw_rl.machine import raise_open_files
 from openclaw_rl.ports import Delta, Stream
-from openclaw_rl.serve.listener import RESERVED_FILES, HttpServer
+from openclaw_rl.serve.loop import RESERVED_FILES, HttpServer
 from openclaw_rl.store import ServeLedger
 from openclaw_rl.testing import fake_api, request_limits
 from openclaw_rl.types import Prompt, Sampling

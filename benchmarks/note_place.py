@@ -29,8 +29,8 @@ from typing import Any
 from openclaw_rl import config as settings
 from openclaw_rl.app.factories import default_sampling, running_policy
 from openclaw_rl.config import Config
-from openclaw_rl.experiments.metrics import markdown
-from openclaw_rl.experiments.users import is_degenerate
+from openclaw_rl.experiments.results import markdown
+from openclaw_rl.experiments.sessions import is_degenerate
 from openclaw_rl.judge.reaction import read
 from openclaw_rl.ports import Policy, whole_reply
 from openclaw_rl.preferences.wording import wording

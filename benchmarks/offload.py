@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from openclaw_rl.backends.local.training import update as updates
+from openclaw_rl.backends.local.training import worker as updates
 
 GIB = 2**30
 

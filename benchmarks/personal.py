@@ -21,8 +21,7 @@ from benchmarks.learning.cells import ARMS, METHODS, NOTES, Cell, cells, chart, 
 from openclaw_rl.cli import main
 from openclaw_rl.cli.demo import FILE, FOLDER, PRESET, SETS, VOICE, demo_config, new_folder
 from openclaw_rl.errors import ConfigError
-from openclaw_rl.tasks.preferences import PREFERENCES
-from openclaw_rl.tasks.voices import read_voice
+from openclaw_rl.tasks.preferences import PREFERENCES, read_voice
 
 MODEL = click.option("--model", metavar="NAME", help="The model: embedded, a folder or a Hugging Face id.")
 DEVICE = click.option("--device", metavar="NAME", help="Where it answers and trains: cpu, cuda or cuda:N.")

@@ -18,8 +18,7 @@ from benchmarks.learning.cell_run import BenchmarkSetup, parse_user, prompted_ba
 from benchmarks.personal import names_in
 from openclaw_rl.cli import main
 from openclaw_rl.cli.demo import FILE, PRESET, SETS, demo_config
-from openclaw_rl.experiments.metrics import HeldOutRates, prompted_table, teachable
-from openclaw_rl.experiments.results import write
+from openclaw_rl.experiments.results import HeldOutRates, prompted_table, teachable, write
 from openclaw_rl.tasks.preferences import PREFERENCES
 
 

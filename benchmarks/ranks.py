@@ -24,11 +24,10 @@ from typing import Any
 import torch
 
 from benchmarks.train import GIB, SHAPES, Peak, session, settings
-from openclaw_rl.backends.hf.collation import collate
-from openclaw_rl.backends.local.training.messages import RankPlace
+from openclaw_rl.backends.hf.batches import collate
 from openclaw_rl.backends.local.training.ranks import ALONE, Ranks, join, leave
-from openclaw_rl.backends.local.training.update import update
-from openclaw_rl.backends.local.training.worker import TrainWorker
+from openclaw_rl.backends.local.training.settings import RankPlace
+from openclaw_rl.backends.local.training.worker import TrainWorker, update
 from openclaw_rl.types import Sample, Tokens
 
 

@@ -41,12 +41,12 @@ from openclaw_rl.app.factories import (
     default_sampling,
     gate_limits,
 )
-from openclaw_rl.app.rehearsals import build_rehearsal
+from openclaw_rl.app.notes import build_rehearsal
 from openclaw_rl.config import Config
-from openclaw_rl.experiments.metrics import measure
-from openclaw_rl.experiments.users import user_tasks
-from openclaw_rl.gate.ability import Quiz, margin, quizzes
+from openclaw_rl.experiments.results import measure
+from openclaw_rl.experiments.sessions import user_tasks
 from openclaw_rl.gate.examination import VersionGate
+from openclaw_rl.gate.examiner import Quiz, margin, quizzes
 from openclaw_rl.notes import NewNote, NotesBook
 from openclaw_rl.ports import Policy, SupportsCandidates, Trainer, whole_reply
 from openclaw_rl.preferences import checker_of

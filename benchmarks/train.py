@@ -32,7 +32,7 @@ from torch import Tensor
 
 from openclaw_rl import losses
 from openclaw_rl.app.factories import build_trainer
-from openclaw_rl.backends.hf.collation import TrainBatch, collate
+from openclaw_rl.backends.hf.batches import TrainBatch, collate
 from openclaw_rl.backends.local.training.batch import Student, gradient
 from openclaw_rl.backends.local.training.forward import ATTENTION, compile_layers, enable_tree
 from openclaw_rl.backends.local.training.head import Head

@@ -26,7 +26,7 @@ from typing import Any
 from playwright.sync_api import sync_playwright
 
 from openclaw_rl.envs.episodes import run_episode
-from openclaw_rl.envs.gui.factory import gui
+from openclaw_rl.envs.gui.env import gui
 from openclaw_rl.ports import TurnReply
 from openclaw_rl.store import LedgerReader
 from openclaw_rl.testing import TemporaryLedger, make_completion, make_outcome, make_turn

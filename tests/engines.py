@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from fakes.engines import FakeEngine, fake_engine, write_engine_model
 
-from openclaw_rl.backends.engines.factories import sglang_policy, vllm_policy
-from openclaw_rl.backends.engines.policy import EnginePolicy
+from openclaw_rl.backends.engines.policy import EnginePolicy, sglang_policy, vllm_policy
 from openclaw_rl.backends.fake import write_adapter
 from openclaw_rl.ports import whole_reply
 from openclaw_rl.testing import make_prompt

@@ -9,13 +9,12 @@ from typing import Any, Protocol
 
 import httpx2
 
-from openclaw_rl.app.judge_settings import judge_loop_settings, llm_settings
+from openclaw_rl.app.judges import judge_loop_settings, llm_settings
 from openclaw_rl.config import Config
 from openclaw_rl.judge import AutoJudge, CustomJudge, JudgeLoop, LlmJudge, RulesJudge
 from openclaw_rl.judge.hints import HintLimits
 from openclaw_rl.judge.llm import LlmSettings
-from openclaw_rl.judge.reader.classifier import KindClassifier
-from openclaw_rl.judge.reader.judge import ReaderJudge
+from openclaw_rl.judge.reader.judge import KindClassifier, ReaderJudge
 from openclaw_rl.judge.voters import EndpointVoter
 from openclaw_rl.ports import Judge, Score
 

@@ -9,8 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from openclaw_rl.clients.api import ApiClient
-from openclaw_rl.clients.wire import to_wire
+from openclaw_rl.clients.api import ApiClient, to_wire
 from openclaw_rl.errors import BackendDown, BackendError, NotAllowed, RequestError, TooMany
 from openclaw_rl.ports import TurnReply
 from openclaw_rl.types import Message, Prompt, Tool, ToolCall

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from judges import rules_judge
 
-from openclaw_rl.app.asking import OWN_LINES, LocalAsker, build_asker
+from openclaw_rl.app.judges import OWN_LINES, LocalAsker, build_asker
 from openclaw_rl.clients.api import ApiClient
 from openclaw_rl.clients.chat import TerminalChat
 from openclaw_rl.errors import InvalidValue
-from openclaw_rl.judge.doubt import find_doubt, label_of
+from openclaw_rl.judge.behaviour import find_doubt, label_of
 from openclaw_rl.judge.labelled import LabelledRow, read_files
 from openclaw_rl.testing import RunningServer, ScriptedPolicy, fake_config, serving
 from openclaw_rl.types import Doubt, Hint

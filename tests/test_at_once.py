@@ -10,9 +10,8 @@ import pytest
 from sandboxes import SETTINGS, needs_sandbox
 
 from openclaw_rl.envs.episodes import Episodes, EpisodeSettings
-from openclaw_rl.envs.pool.events import EventLog
-from openclaw_rl.envs.pool.leases import EnvPool
-from openclaw_rl.envs.pool.pooled import PooledEnv
+from openclaw_rl.envs.pool.leases import EnvPool, EventLog
+from openclaw_rl.envs.pool.remote import PooledEnv
 from openclaw_rl.envs.schedule import Episode, Rounds
 from openclaw_rl.envs.terminal.env import ladder
 from openclaw_rl.envs.toolcall.env import toolcall

@@ -29,8 +29,7 @@ from test_ranks import MANY, alone, same, settings
 from tiny import save_tiny
 
 from openclaw_rl.app import checks
-from openclaw_rl.app.cluster import NO_GPU, check_cluster, cluster_state, connect, gpu_counts, own_config
-from openclaw_rl.app.cluster_part import ClusterPart
+from openclaw_rl.app.cluster import NO_GPU, ClusterPart, check_cluster, cluster_state, connect, gpu_counts, own_config
 from openclaw_rl.app.devices import trainer_devices
 from openclaw_rl.backends.local.training import nodes
 from openclaw_rl.backends.local.training.trainer import LocalTrainer

@@ -14,7 +14,7 @@ from conversations import CHANGES, bot, simulate, turn, user
 from openclaw_rl.collect import CollectLoop
 from openclaw_rl.store import CollectLedger, ServeLedger
 from openclaw_rl.types import Drop, ImportRecord, Message, Outcome, SessionEnd, Turn
-from openclaw_rl.views.alarms import nothing_trainable
+from openclaw_rl.views.status import nothing_trainable
 
 pytestmark = pytest.mark.anyio
 

@@ -9,9 +9,9 @@ from configs import in_full, refused, written
 from pydantic import SecretStr
 
 from openclaw_rl.config import ENVIRONMENT, FLAGS, GROUPS, SETTINGS, load
+from openclaw_rl.config.renamed import STATED
 from openclaw_rl.config.settings import Config
 from openclaw_rl.config.shown import get
-from openclaw_rl.config.stated import STATED
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 

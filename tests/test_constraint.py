@@ -25,7 +25,7 @@ from openclaw_rl.formats.reply_parser import ReplyParser
 from openclaw_rl.ports import whole_reply
 from openclaw_rl.serve.structured_output import enforce_format
 from openclaw_rl.store import ServeLedger
-from openclaw_rl.tasks.tool_use import schema_error
+from openclaw_rl.tasks.coding import schema_error
 from openclaw_rl.testing import check_policy, make_completion, make_turn
 from openclaw_rl.train.samples import chosen_tokens
 from openclaw_rl.types import Completion, Message, Prompt, Sampling, Tool

@@ -132,7 +132,7 @@ def stepped(folder: str, target: Path, **change: Any) -> Any:
     """One step of a full tune on three replies: five tokens with a score and two without."""
     from defaults import trainer_args
 
-    from openclaw_rl.backends.local.training.messages import StepRequest
+    from openclaw_rl.backends.local.training.settings import StepRequest
     from openclaw_rl.backends.local.training.worker import TrainWorker
     from openclaw_rl.types import Message, Prompt, Sample, Version
 

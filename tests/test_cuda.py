@@ -14,7 +14,7 @@ from tiny import tiny
 from torch import Tensor
 
 from openclaw_rl import losses
-from openclaw_rl.backends.hf.collation import collate
+from openclaw_rl.backends.hf.batches import collate
 from openclaw_rl.backends.local.training import forward as train_forward
 from openclaw_rl.types import Version
 

@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 from training import Story
 
-from openclaw_rl.app.deletion import delete_session
+from openclaw_rl.app.control import delete_session
 from openclaw_rl.backends.fake import FakeTrainer
 from openclaw_rl.cli import cli
 from openclaw_rl.errors import DeletedMeanwhile, NotInLedger
@@ -272,7 +272,7 @@ def test_a_deletion_that_is_cut_off_leaves_all_of_it_and_is_repeated(tmp_path: P
         tell(ledger)
     before = rows(tmp_path / "ledger.db")
     dies = (
-        "import os, signal, sys; from openclaw_rl.store import deleting, DeletionLedger\n"
+        "import os, signal, sys; from openclaw_rl.store import writers as deleting, DeletionLedger\n"
         "deleting.insert_deletion = lambda *a, **k: os.kill(os.getpid(), signal.SIGKILL)\n"
         "DeletionLedger(sys.argv[1]).delete_session('gone', 'ann', by='ann')"
     )

@@ -21,14 +21,13 @@ from benchmarks.learning.cells import Cell, cells, summary, table
 from benchmarks.personal import personal
 from benchmarks.prompted import prompted
 from openclaw_rl.cli import cli
-from openclaw_rl.cli.demo_view import print_report
+from openclaw_rl.cli.demo import print_report
 from openclaw_rl.config import load
 from openclaw_rl.errors import BackendError, ConfigError
 from openclaw_rl.experiments import charts, demo, results
-from openclaw_rl.experiments.demo import run
-from openclaw_rl.experiments.demo_report import DemoPlan, Obeyed
+from openclaw_rl.experiments.demo import DemoPlan, Obeyed, run
 from openclaw_rl.experiments.demo_server import Progress
-from openclaw_rl.experiments.metrics import (
+from openclaw_rl.experiments.results import (
     HeldOutRates,
     measure,
     relevance_kept,

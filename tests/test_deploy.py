@@ -19,7 +19,7 @@ from openclaw_rl import config
 from openclaw_rl.cli import cli
 from openclaw_rl.config import SETTINGS, load
 from openclaw_rl.config.names import ENVIRONMENT
-from openclaw_rl.testing.apps import running_app
+from openclaw_rl.testing.servers import running_app
 from scripts import check_wheel
 
 ROOT = Path(__file__).parents[1]

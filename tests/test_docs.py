@@ -13,7 +13,7 @@ import pytest
 from openclaw_rl.app import environments
 from openclaw_rl.cli import cli
 from openclaw_rl.config import SETTINGS
-from openclaw_rl.testing.apps import fake_config
+from openclaw_rl.testing.servers import fake_config
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])

@@ -10,7 +10,7 @@ import pytest
 from engines import engine, model, reply, started, version
 from fakes.engines import FakeEngine
 
-from openclaw_rl.backends.engines import adapters as shelf
+from openclaw_rl.backends.engines import weights as shelf
 from openclaw_rl.backends.fake import logprob
 from openclaw_rl.errors import FatalRequest, ModelRefused, RequestError
 from openclaw_rl.types import Sampling, Version

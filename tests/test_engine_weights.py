@@ -11,7 +11,7 @@ from engines import SHORT, engine, model, policy_on, reply, started, version
 from fakes.engines import FakeEngine
 
 from openclaw_rl.app.checks import refuse_apart
-from openclaw_rl.app.turns import TurnTakingTrainer, trainer_of
+from openclaw_rl.app.factories import TurnTakingTrainer, trainer_of
 from openclaw_rl.backends.engines import weights
 from openclaw_rl.backends.fake import FakeTrainer
 from openclaw_rl.config import load

@@ -17,21 +17,19 @@ from refused_env import Refused
 from sandboxes import needs_sandbox
 
 from openclaw_rl.app.application import App, ledger_place
-from openclaw_rl.app.environments import audit_book, build_env
+from openclaw_rl.app.environments import audit_book, build_env, held_out_tasks
 from openclaw_rl.app.factories import running_policy
-from openclaw_rl.app.held_out import held_out_tasks
 from openclaw_rl.cli import cli
 from openclaw_rl.envs.audit import AuditBook, AuditedEnv, audit_task, near_duplicates
 from openclaw_rl.envs.episodes import Episodes, EpisodeSettings
 from openclaw_rl.envs.evaluation import play_each
 from openclaw_rl.envs.schedule import Curriculum, Episode, GroupBook
 from openclaw_rl.errors import ConfigError, EnvFailed, NothingToPlay
-from openclaw_rl.evals.environments import by_rung, chosen_tasks, lines, play_tasks
-from openclaw_rl.evals.suites import ModelReply
+from openclaw_rl.evals.suites import ModelReply, by_rung, chosen_tasks, lines, play_tasks
 from openclaw_rl.ports import GateDecision, Observation, SupportsTaskSets
 from openclaw_rl.store import LedgerReader
 from openclaw_rl.testing import FakeChatClient, FakeEnv, TemporaryLedger, running_app, until
-from openclaw_rl.testing.apps import FAKES, fake_config
+from openclaw_rl.testing.servers import FAKES, fake_config
 from openclaw_rl.types import Message, Prompt, Sampling, Version
 from openclaw_rl.views.status import status
 

@@ -16,10 +16,10 @@ from openclaw_rl.cli import cli
 from openclaw_rl.config import load
 from openclaw_rl.envs import sandbox
 from openclaw_rl.errors import BackendDown, NotInLedger
-from openclaw_rl.evals import models, pairwise, suites
+from openclaw_rl.evals import models, suites
 from openclaw_rl.evals.suites import ModelReply, TaskResult
 from openclaw_rl.store import TrainLedger
-from openclaw_rl.tasks import coding, tool_use
+from openclaw_rl.tasks import coding
 from openclaw_rl.tasks.preferences import PREFERENCES
 from openclaw_rl.types import Prompt, Sampling, ToolCall, Version
 
@@ -33,7 +33,7 @@ def called(name: str, **arguments: Any) -> tuple[ToolCall, ...]:
 
 # --- tool use ---
 
-WEATHER, LIGHT = tool_use.TOOL_TASKS[0], tool_use.TOOL_TASKS[12]
+WEATHER, LIGHT = coding.TOOL_TASKS[0], coding.TOOL_TASKS[12]
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ WEATHER, LIGHT = tool_use.TOOL_TASKS[0], tool_use.TOOL_TASKS[12]
     ],
 )
 def test_a_call_is_checked_by_schema_and_by_value(calls: tuple[ToolCall, ...], why: str | None) -> None:
-    found = tool_use.mistake(WEATHER, calls)
+    found = coding.mistake(WEATHER, calls)
     if calls and calls[0].arguments == "{":
         assert found is not None
         assert found.startswith("arguments that are no JSON")
@@ -62,17 +62,17 @@ def test_a_call_is_checked_by_schema_and_by_value(calls: tuple[ToolCall, ...], w
 
 def test_a_schema_knows_enums_and_that_a_switch_is_no_number() -> None:
     assert (
-        tool_use.mistake(LIGHT, called("turn_light", room="kitchen", state="bright"))
+        coding.mistake(LIGHT, called("turn_light", room="kitchen", state="bright"))
         == "arguments.state is none of on, off"
     )
-    assert tool_use.schema_error({"type": "integer"}, True) == "arguments is no integer"
-    assert tool_use.schema_error({"type": "number"}, 3) is None
+    assert coding.schema_error({"type": "integer"}, True) == "arguments is no integer"
+    assert coding.schema_error({"type": "number"}, 3) is None
 
 
 def test_every_tool_task_is_answered_by_its_own_call() -> None:
-    assert len(tool_use.TOOL_TASKS) == 20
-    for task in tool_use.TOOL_TASKS:
-        assert tool_use.mistake(task, called(task.tool, **task.values)) is None, task
+    assert len(coding.TOOL_TASKS) == 20
+    for task in coding.TOOL_TASKS:
+        assert coding.mistake(task, called(task.tool, **task.values)) is None, task
         assert len(task.prompt.tools) == 2
 
 
@@ -116,7 +116,7 @@ def oracle(**replies: str) -> Callable[[Prompt, Sampling], Any]:
 
     async def model(prompt: Prompt, sampling: Sampling) -> ModelReply:
         said = prompt.messages[-1].content
-        task = next((one for one in tool_use.TOOL_TASKS if one.request == said), None)
+        task = next((one for one in coding.TOOL_TASKS if one.request == said), None)
         if task is not None:
             return ModelReply(text="", calls=called(task.tool, **task.values))
         name = next((one.name for one in coding.CODING_TASKS if one.prompt == said), None)
@@ -157,13 +157,13 @@ def test_two_are_compared_pair_by_pair() -> None:
 
 
 def test_side_by_side_with_rates() -> None:
-    tasks = pairwise.choose_tasks(["What is tea?"], count=1, seed=0)
-    view = pairwise.report(tasks, (1, 2), [["Tea is a drink made of leaves and water."], ["tea " * 40]])
+    tasks = models.choose_tasks(["What is tea?"], count=1, seed=0)
+    view = models.report(tasks, (1, 2), [["Tea is a drink made of leaves and water."], ["tea " * 40]])
     assert view["rates"]["sound"]["difference"] == -1.0
     assert view["rates"]["meets short"]["first"] == {"held": 1, "of": 1, "interval": [0.207, 1.0]}
     assert "names what was asked about" not in view["rates"], "nobody said what a reply should name"
-    assert any("version 2" in line for line in pairwise.lines(view))
-    assert len(pairwise.choose_tasks([], count=5, seed=0)) == 5
+    assert any("version 2" in line for line in models.lines(view))
+    assert len(models.choose_tasks([], count=5, seed=0)) == 5
 
 
 # --- models under evaluation ---
@@ -180,7 +180,7 @@ def ledger_of(root: Path) -> None:
 async def test_a_version_by_its_number_answers_and_one_that_is_not_there_is_named(tmp_path: Path) -> None:
     ledger_of(tmp_path)
     settings = load(environ={}, sets=[*FAKE, f"run.dir={tmp_path}"]).config
-    prompt = Prompt(messages=tool_use.TOOL_TASKS[0].prompt.messages)
+    prompt = Prompt(messages=coding.TOOL_TASKS[0].prompt.messages)
     said = {}
     for name in ("0", "1", "live", "some-model"):
         async with models.open_model(settings, name) as model:
@@ -216,7 +216,7 @@ async def test_any_server_answers_and_its_tools_are_used(monkeypatch: pytest.Mon
     settings = load(environ={}, sets=FAKE).config
     async with models.open_model(settings, "http://127.0.0.1:9/v1", key_env="MY_KEY") as model:
         found = await model(WEATHER.prompt, Sampling(max_tokens=9))
-    assert tool_use.mistake(WEATHER, found.calls) is None
+    assert coding.mistake(WEATHER, found.calls) is None
 
 
 async def test_a_server_that_is_not_there_is_said_to_be_so() -> None:

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from openclaw_rl.config import load
-from openclaw_rl.gate.ability import margin, quizzes, shared
 from openclaw_rl.gate.checks import (
     Check,
     GateLimits,
@@ -29,6 +28,7 @@ from openclaw_rl.gate.checks import (
     hint_alignment,
     k3,
 )
+from openclaw_rl.gate.examiner import margin, quizzes, shared
 from openclaw_rl.stats import difference, interval, sign_test, t_quantile, tail, wilson
 from openclaw_rl.text import script
 

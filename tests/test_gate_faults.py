@@ -21,10 +21,10 @@ from openclaw_rl.backends.local.engine.policy import LocalPolicy
 from openclaw_rl.cli import cli
 from openclaw_rl.config import load
 from openclaw_rl.errors import BackendDown, ModelRefused
-from openclaw_rl.gate import second_look
+from openclaw_rl.gate import examination
+from openclaw_rl.gate.checks import everyday_probes
 from openclaw_rl.gate.examiner import answer
-from openclaw_rl.gate.probes import everyday_probes
-from openclaw_rl.judge.rules import RulesJudge
+from openclaw_rl.judge.custom import RulesJudge
 from openclaw_rl.ports import Case, Scores, StepResult
 from openclaw_rl.store import submit_request
 from openclaw_rl.testing import RunningApp, ticking_app
@@ -284,7 +284,7 @@ async def test_a_second_look_that_finds_nothing_holds_for_a_few_versions(tmp_pat
 async def test_relevance_that_seems_lost_is_refused_where_no_second_look_can_be_had(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(second_look, "MORE_PROBES", 0)
+    monkeypatch.setattr(examination, "MORE_PROBES", 0)
     async with walking(tmp_path, "gate.tokens=80", policy=FakePolicy(answer=beside_two)) as walk:
         await walk.talk()
         assert refused(walk) == "drift: 4 of 6 replies name what was asked about, 6 of the base model's"

@@ -20,10 +20,10 @@ from system import System, Talker
 from test_kill import assert_nothing_lost, settled
 
 from openclaw_rl.app.application import App
-from openclaw_rl.app.waking import LoopWakes
+from openclaw_rl.app.runner import LoopWakes
 from openclaw_rl.store import LedgerReader, ServeLedger, ServerPlace, TrainLedger, submit_request
-from openclaw_rl.store.roles import WATCHED
-from openclaw_rl.store.wakeups import listen
+from openclaw_rl.store.database import WATCHED
+from openclaw_rl.store.stores import listen
 from openclaw_rl.testing import fake_config, make_turn, wait_until
 from openclaw_rl.types import Version
 

@@ -15,8 +15,7 @@ from sandboxes import needs_sandbox
 
 from openclaw_rl.envs.audit import audit_task
 from openclaw_rl.envs.gui import browsers, by_playwright, by_selenium
-from openclaw_rl.envs.gui.env import GuiEnv
-from openclaw_rl.envs.gui.factory import gui
+from openclaw_rl.envs.gui.env import GuiEnv, gui
 from openclaw_rl.envs.gui.own_pages import OwnPages
 from openclaw_rl.envs.gui.page import GuiPage, Refused
 from openclaw_rl.errors import ConfigError, EnvFailed

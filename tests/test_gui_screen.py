@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from openclaw_rl.config import load
-from openclaw_rl.envs.gui.commands import TOOLS, Aim, aim, as_line, written_actions
-from openclaw_rl.envs.gui.keys import pressed, typed
+from openclaw_rl.envs.gui.chromium import OriginProxy, origin_of
+from openclaw_rl.envs.gui.commands import TOOLS, Aim, aim, as_line, pressed, typed, written_actions
 from openclaw_rl.envs.gui.miniwob import family, page_split
-from openclaw_rl.envs.gui.origins import OriginProxy, origin_of
 from openclaw_rl.envs.gui.screen import Element, Screen, changes, shown
 from openclaw_rl.envs.gui.solutions import EXCLUDED, SOLUTIONS, View
 from openclaw_rl.judge.text import user_text

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from openclaw_rl.envs.audit import audit_task
-from openclaw_rl.envs.gym.env import GymnasiumEnv
-from openclaw_rl.envs.gym.spaces import chosen, shown
+from openclaw_rl.envs.gym.env import GymnasiumEnv, chosen, shown
 from openclaw_rl.errors import ConfigError, EnvFailed
 from openclaw_rl.ports import Env, SupportsOutcome, SupportsTaskSets
 from openclaw_rl.types import Message, ToolCall

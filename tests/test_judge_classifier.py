@@ -12,7 +12,7 @@ from defaults import engine_args
 from test_local_models import embedded, quiet  # noqa: F401 (a fixture)
 
 from openclaw_rl.backends.local.engine.policy import LocalPolicy
-from openclaw_rl.judge.reader.classifier import SHIPPED, PolicyClassifier, classifier_for, classifier_in
+from openclaw_rl.judge.reader.judge import SHIPPED, PolicyClassifier, classifier_for, classifier_in
 
 pytestmark = pytest.mark.slow
 

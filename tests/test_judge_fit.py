@@ -13,12 +13,12 @@ from defaults import engine_args
 from test_local_models import quiet
 from tiny import save_tiny
 
-from openclaw_rl.backends.local.classifier.fitting import BATCH_TOKENS, batches
+from openclaw_rl.backends.local.classifier.model import BATCH_TOKENS, batches
 from openclaw_rl.backends.local.engine.policy import LocalPolicy
 from openclaw_rl.cli import cli
 from openclaw_rl.errors import ConfigError
-from openclaw_rl.judge.reader.classifier import PolicyClassifier, classifier_for
-from openclaw_rl.judge.reader.kinds import KINDS
+from openclaw_rl.judge.reader.combination import KINDS
+from openclaw_rl.judge.reader.judge import PolicyClassifier, classifier_for
 
 pytestmark = pytest.mark.slow
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from openclaw_rl.judge.health import Scored, agreement, alarms, backlog, collapse, drift, starvation
+from openclaw_rl.judge.reported import Scored, agreement, alarms, backlog, collapse, drift, starvation
 
 
 def scores(plus: int, minus: int = 0, silent: int = 0, zero: int = 0) -> list[Scored]:

@@ -14,8 +14,7 @@ from tiny import save_classifier
 from workers import forked_workers, heavy_forkserver  # noqa: F401 (fixtures)
 
 from openclaw_rl.app.application import App
-from openclaw_rl.app.judge_models import build_model_judge
-from openclaw_rl.app.judges import running
+from openclaw_rl.app.judges import build_model_judge, running
 from openclaw_rl.backends.local.classifier.client import LocalClassifier
 from openclaw_rl.backends.local.classifier.messages import ClassifierArgs
 from openclaw_rl.backends.local.engine.policy import LocalPolicy

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from openclaw_rl.judge.rules import reaction_of
+from openclaw_rl.judge.custom import reaction_of
 from openclaw_rl.ports import Case
 from openclaw_rl.types import Completion, Hint, Message, Outcome, Prompt, Sampling, Turn
 

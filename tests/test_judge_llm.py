@@ -12,11 +12,11 @@ import pytest
 from judges import LIMITS, auto_judge, llm_judge, settings
 
 from openclaw_rl.errors import BackendDown, ConfigError, ContextOverflow, JudgeUnavailable
-from openclaw_rl.judge.answer import parse, schema
-from openclaw_rl.judge.breaker import Breaker
+from openclaw_rl.judge.availability import Breaker
 from openclaw_rl.judge.explain import explain
 from openclaw_rl.judge.llm import LlmJudge
 from openclaw_rl.judge.prompt import load
+from openclaw_rl.judge.votes import parse, schema
 from openclaw_rl.ports import Case, Delta, Judge
 from openclaw_rl.testing import (
     FakeClock,

@@ -13,12 +13,11 @@ from judges import LIMITS, rules_judge
 from openclaw_rl.app.judges import build_judge, judges_itself, running
 from openclaw_rl.config import load
 from openclaw_rl.errors import JudgeUnavailable
-from openclaw_rl.judge.auto import AutoJudge
+from openclaw_rl.judge.custom import RulesJudge
 from openclaw_rl.judge.measured import MeasuredJudge, MeasurePlan, shipped_rows
 from openclaw_rl.judge.one_pass import OnePass
-from openclaw_rl.judge.parts import at_work
+from openclaw_rl.judge.parts import AutoJudge, at_work
 from openclaw_rl.judge.raters import NoLogprobs
-from openclaw_rl.judge.rules import RulesJudge
 from openclaw_rl.testing import ScriptedPolicy, make_case, make_message
 from openclaw_rl.types import Message
 

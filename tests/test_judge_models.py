@@ -11,15 +11,14 @@ import pytest
 from judges import LIMITS, rules_judge, settings
 
 from openclaw_rl.app.devices import judge_device
-from openclaw_rl.app.judge_models import build_model_judge
-from openclaw_rl.backends.local.classifier.labels import label_roles
+from openclaw_rl.app.judges import build_model_judge
+from openclaw_rl.backends.local.classifier.messages import label_roles
 from openclaw_rl.config import load
 from openclaw_rl.errors import BackendDown, BackendError, JudgeUnavailable, ModelRefused
 from openclaw_rl.judge.classifier import ClassifierJudge
 from openclaw_rl.judge.hosted import HostedJudge, HostedParts
 from openclaw_rl.judge.llm import LlmJudge
-from openclaw_rl.judge.pair import PairJudge
-from openclaw_rl.judge.parts import at_work, starting
+from openclaw_rl.judge.parts import PairJudge, at_work, starting
 from openclaw_rl.judge.prompt import PromptBuilder, PromptSettings
 from openclaw_rl.judge.voters import EndpointSettings, EndpointVoter
 from openclaw_rl.ports import ClassifierOpinion

@@ -10,12 +10,11 @@ import pytest
 from judges import LIMITS
 
 from openclaw_rl.errors import JudgeUnavailable
-from openclaw_rl.judge.base_rate import BaseRates, RatedLine, Threshold, at_base_rate, threshold
+from openclaw_rl.judge.base_rate import WORDS, BaseRates, Odds, RatedLine, Threshold, at_base_rate, threshold
 from openclaw_rl.judge.channel import channel_of, channel_of_texts
 from openclaw_rl.judge.coding import APPROVAL, ERROR, INTERRUPT, combined, signs_in
-from openclaw_rl.judge.odds import WORDS, Odds
 from openclaw_rl.judge.one_pass import BUDGET, OPENING, OnePass, OnePassJudge, shipped_examples
-from openclaw_rl.judge.pasted import stretches_of
+from openclaw_rl.judge.text import stretches_of
 from openclaw_rl.ports import Case
 from openclaw_rl.testing import make_case, make_message
 from openclaw_rl.types import Message, Tool

@@ -10,7 +10,7 @@ import pytest
 
 from openclaw_rl.errors import BackendDown, InvalidValue, JudgeUnavailable
 from openclaw_rl.judge.availability import TokenBudget
-from openclaw_rl.judge.odds import WORDS
+from openclaw_rl.judge.base_rate import WORDS
 from openclaw_rl.judge.one_pass import OPENING
 from openclaw_rl.judge.raters import EndpointRater, NoLogprobs, PolicyRater
 from openclaw_rl.judge.voters import EndpointSettings

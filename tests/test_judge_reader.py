@@ -17,7 +17,20 @@ from openclaw_rl.errors import BackendDown, ConfigError
 from openclaw_rl.judge.hints import HintLimits, filter_hints
 from openclaw_rl.judge.reaction import read
 from openclaw_rl.judge.reader import ngrams
-from openclaw_rl.judge.reader.classifier import (
+from openclaw_rl.judge.reader.combination import (
+    KINDS,
+    PLACES,
+    Combination,
+    KindLogprobs,
+    Thresholds,
+    Weights,
+    as_json,
+    believe,
+    group_of,
+    normalised,
+    shipped_combination,
+)
+from openclaw_rl.judge.reader.judge import (
     BUDGETS,
     NUMBER,
     SHIPPED,
@@ -26,22 +39,10 @@ from openclaw_rl.judge.reader.classifier import (
     classifier_for,
     classifier_in,
     fitted_folder,
+    read_case,
 )
-from openclaw_rl.judge.reader.combination import (
-    PLACES,
-    Combination,
-    Thresholds,
-    Weights,
-    as_json,
-    believe,
-    shipped_combination,
-)
-from openclaw_rl.judge.reader.features import families, tokens
-from openclaw_rl.judge.reader.judge import read_case
-from openclaw_rl.judge.reader.kinds import KINDS, KindLogprobs, group_of, normalised
-from openclaw_rl.judge.reader.measures import missing_measure, named_measure, shorter
-from openclaw_rl.judge.reader.ngrams import NgramModel, pack, place, shipped_ngrams, unpack
-from openclaw_rl.judge.reader.sentences import carrier
+from openclaw_rl.judge.reader.measures import carrier, missing_measure, named_measure, shorter
+from openclaw_rl.judge.reader.ngrams import NgramModel, families, pack, place, shipped_ngrams, tokens, unpack
 from openclaw_rl.judge.text import parse
 from openclaw_rl.ports import Case, Scores
 from openclaw_rl.testing import make_completion, make_message, make_outcome, make_turn

@@ -17,12 +17,12 @@ from tiny import random_model
 from openclaw_rl.backends.hf.adapters import version_model
 from openclaw_rl.backends.hf.detokenizer import IncrementalDetokenizer, StopStrings
 from openclaw_rl.backends.local.engine import attention
+from openclaw_rl.backends.local.engine import model_runner as matrices
 from openclaw_rl.backends.local.engine import model_runner as runners
-from openclaw_rl.backends.local.engine import packed_linear as matrices
 from openclaw_rl.backends.local.engine.attention import DecodeLayout, Layout, Span
 from openclaw_rl.backends.local.engine.engine import Engine
-from openclaw_rl.backends.local.engine.events import Finished, JobEvent, JobFailed, ScoreFinished, TokenDelta
 from openclaw_rl.backends.local.engine.kv_cache import KVCache, common_prefix
+from openclaw_rl.backends.local.engine.messages import Finished, JobEvent, JobFailed, ScoreFinished, TokenDelta
 from openclaw_rl.backends.local.engine.model_runner import (
     FusedRunner,
     TransformersRunner,
@@ -31,8 +31,7 @@ from openclaw_rl.backends.local.engine.model_runner import (
 )
 from openclaw_rl.backends.local.engine.runner_choice import model_runner_of
 from openclaw_rl.backends.local.engine.sampler import DRY_WINDOW, RequestSampler, sample
-from openclaw_rl.backends.local.engine.scheduler import PrefillBudget
-from openclaw_rl.backends.local.engine.sequences import Generation, Scoring
+from openclaw_rl.backends.local.engine.scheduler import Generation, PrefillBudget, Scoring
 from openclaw_rl.errors import BackendError, ModelRefused
 from openclaw_rl.types import Sampling
 

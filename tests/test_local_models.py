@@ -13,11 +13,9 @@ from defaults import engine_args
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from openclaw_rl.backends.hf.finding import find, format_of
-from openclaw_rl.backends.hf.memory import available, fastest_dtype
-from openclaw_rl.backends.hf.models import check_fits, load, pick_device, pick_dtype
+from openclaw_rl.backends.hf.finding import find, format_of, inspect
+from openclaw_rl.backends.hf.models import available, check_fits, fastest_dtype, load, pick_device, pick_dtype
 from openclaw_rl.backends.hf.template import ChatTemplate
-from openclaw_rl.backends.hf.weights import inspect
 from openclaw_rl.backends.local.engine import worker
 from openclaw_rl.backends.local.engine.model_runner import row_bytes, version_bytes
 from openclaw_rl.backends.local.engine.runner_choice import model_runner_of

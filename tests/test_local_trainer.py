@@ -23,16 +23,15 @@ from tiny import TEMPLATE, VOCABULARY, save_tiny, tiny
 from torch import Tensor, nn
 
 from openclaw_rl import losses
-from openclaw_rl.backends.hf import manifest as train_manifest
-from openclaw_rl.backends.hf.alarms import norm_alarm
-from openclaw_rl.backends.hf.collation import TrainBatch, collate
+from openclaw_rl.backends.hf import adapters as train_manifest
+from openclaw_rl.backends.hf.batches import TrainBatch, collate, norm_alarm
 from openclaw_rl.backends.local.training import batch as train_batch
 from openclaw_rl.backends.local.training import forward as train_forward
 from openclaw_rl.backends.local.training.batch import Student, gradient, loss_inputs, score
 from openclaw_rl.backends.local.training.head import Head, largest
 from openclaw_rl.backends.local.training.memory import ModelShape, plan
-from openclaw_rl.backends.local.training.messages import StepRequest
 from openclaw_rl.backends.local.training.references import ComputedTokens, Net, hidden_states, run_references
+from openclaw_rl.backends.local.training.settings import StepRequest
 from openclaw_rl.backends.local.training.trainer import LocalTrainer
 from openclaw_rl.backends.local.training.worker import TrainWorker
 from openclaw_rl.errors import BackendError, ConfigError, ModelRefused

@@ -21,12 +21,11 @@ from openclaw_rl.backends.hf.template import ChatTemplate
 from openclaw_rl.backends.local.engine import scheduler
 from openclaw_rl.backends.local.engine import worker as engine_worker
 from openclaw_rl.backends.local.engine.engine import Engine
-from openclaw_rl.backends.local.engine.events import Finished, JobFailed, ScoreFinished
-from openclaw_rl.backends.local.engine.own_cache import OwnCacheRunner
-from openclaw_rl.backends.local.engine.runner_choice import model_runner_of, runner_words
-from openclaw_rl.backends.local.engine.sequences import Generation, Scoring
+from openclaw_rl.backends.local.engine.messages import Finished, JobFailed, ScoreFinished
+from openclaw_rl.backends.local.engine.runner_choice import OwnCacheRunner, model_runner_of, runner_words
+from openclaw_rl.backends.local.engine.scheduler import Generation, Scoring
 from openclaw_rl.backends.local.engine.worker import cache_rows
-from openclaw_rl.backends.local.training.logit_form import LogitForm, logit_form
+from openclaw_rl.backends.local.training.head import LogitForm, logit_form
 from openclaw_rl.backends.local.training.model import linear_layers
 from openclaw_rl.errors import ModelRefused
 from openclaw_rl.types import Sample, Sampling

@@ -12,8 +12,7 @@ from training import train_loop
 
 from openclaw_rl.backends.fake import FakeTrainer
 from openclaw_rl.config import load
-from openclaw_rl.gate.monitor import VersionMonitor
-from openclaw_rl.gate.regression import MonitorRules, evidence, find_regression, is_new, lineage
+from openclaw_rl.gate.regression import MonitorRules, VersionMonitor, evidence, find_regression, is_new, lineage
 from openclaw_rl.ports import Regression
 from openclaw_rl.store import ScoredTurn, submit_request
 from openclaw_rl.testing import TemporaryLedger, make_completion

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from openclaw_rl.app.imports import data_files
-from openclaw_rl.app.offline import Summary, train_from
+from openclaw_rl.app.operations import Summary, data_files, train_from
 from openclaw_rl.backends.fake import read_rules, read_turns
 from openclaw_rl.cli import cli
 from openclaw_rl.config import load

@@ -9,9 +9,9 @@ from typing import Any
 import openai
 import pytest
 
-from openclaw_rl.collect.lookup import ThreadLookup
+from openclaw_rl.collect.loop import ThreadLookup
 from openclaw_rl.errors import LedgerDown
-from openclaw_rl.serve.outright import BAD, FIX, GOOD, LATER, NO_TEXT, NO_TURN, NOT_KEPT, read_remark, without_remarks
+from openclaw_rl.serve.feedback import BAD, FIX, GOOD, LATER, NO_TEXT, NO_TURN, NOT_KEPT, read_remark, without_remarks
 from openclaw_rl.testing import RunningServer, ScriptedPolicy, chat_chunks, serving, sse_events, ticking_app
 from openclaw_rl.types import Message
 

@@ -16,7 +16,7 @@ import pytest
 
 from openclaw_rl.app.page import page_app
 from openclaw_rl.clients.api import ApiClient
-from openclaw_rl.envs.gui.blobs import ScreenBlobs
+from openclaw_rl.envs.gui.env import ScreenBlobs
 from openclaw_rl.errors import NotAllowed
 from openclaw_rl.notes import NewNote, NotesBook
 from openclaw_rl.page.door import COOKIE, MARK, Door
@@ -35,7 +35,7 @@ from openclaw_rl.testing import (
     ticking_app,
 )
 from openclaw_rl.types import Hint, Message, Prompt, Rehearsal, SessionReward, Step, Version, new_id
-from openclaw_rl.views.live import LiveFigures
+from openclaw_rl.views.status import LiveFigures
 
 pytestmark = pytest.mark.anyio
 

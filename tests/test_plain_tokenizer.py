@@ -66,7 +66,7 @@ def test_a_prompt_is_rendered_without_torch(tmp_path: Path) -> None:
     folder = write_engine_model(tmp_path / "toy")
     code = (
         "import sys; from pathlib import Path\n"
-        "from openclaw_rl.backends.engines import factories\n"
+        "from openclaw_rl.backends.engines import policy as factories\n"
         "from openclaw_rl.backends.hf.prompts import read_model\n"
         "from openclaw_rl.types import Message, Prompt\n"
         "files = read_model(sys.argv[1], cache_dir=Path('.'), chat_template=None, tool_format=None, progress=print)\n"

@@ -24,18 +24,17 @@ from openclaw_rl.cli import cli
 from openclaw_rl.clients.agents import AGENTS, OwnAgent
 from openclaw_rl.clients.api import ApiClient
 from openclaw_rl.clients.connect import ServerInfo
-from openclaw_rl.envs.play.contract import SupportsAgents
 from openclaw_rl.envs.play.forwarder import GatewayForwarder
 from openclaw_rl.envs.play.journal import PlayJournal, PlayPlan, resumed
 from openclaw_rl.envs.play.player import INSIDE, AgentPlayer, PlayedEpisode, PlaySettings
-from openclaw_rl.envs.play.programs import find_program
+from openclaw_rl.envs.play.programs import SupportsAgents, find_program
 from openclaw_rl.envs.sandbox import open_sandbox
 from openclaw_rl.envs.terminal.env import TerminalEnv, ladder
 from openclaw_rl.envs.terminal.ladder import LADDER, in_files
 from openclaw_rl.envs.toolcall.env import toolcall
 from openclaw_rl.errors import BackendDown, ConfigError, OpenClawError, RequestError, TaskRefused
 from openclaw_rl.ports import AgentCommand
-from openclaw_rl.serve.listener import bind
+from openclaw_rl.serve.loop import bind
 from openclaw_rl.testing import MemoryLedger, ScriptedPolicy, serving
 from openclaw_rl.testing.servers import RunningServer
 
@@ -404,7 +403,7 @@ async def test_folders_of_this_machine_that_are_shown_are_no_part_of_a_task(tmp_
         await sandbox.close()
     finally:
         os.umask(before)
-    from openclaw_rl.envs.terminal.checks import FinalState, Holds
+    from openclaw_rl.envs.terminal.tasks import FinalState, Holds
 
     env = make_env()
     task = await env.hand_over("delete-file/0", seed=0)

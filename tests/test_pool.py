@@ -14,10 +14,8 @@ from openclaw_rl.app.environments import build_pool
 from openclaw_rl.app.workers import OwnWorker
 from openclaw_rl.config import load
 from openclaw_rl.envs.pool import leases
-from openclaw_rl.envs.pool.events import EventLog
-from openclaw_rl.envs.pool.leases import EnvPool
-from openclaw_rl.envs.pool.pooled import PooledEnv
-from openclaw_rl.envs.pool.remote import RemotePool
+from openclaw_rl.envs.pool.leases import EnvPool, EventLog
+from openclaw_rl.envs.pool.remote import PooledEnv, RemotePool
 from openclaw_rl.envs.pool.server import pool_app
 from openclaw_rl.errors import EnvFailed, NotAllowed, TooMany
 from openclaw_rl.ports import Observation

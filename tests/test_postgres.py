@@ -35,8 +35,7 @@ from openclaw_rl.store import (
 )
 from openclaw_rl.store.connection import LedgerConnection
 from openclaw_rl.store.copying import COUNTED, TABLES
-from openclaw_rl.store.postgres_schema import FIRST_LAYOUT, POSTGRES_MIGRATIONS
-from openclaw_rl.store.schema import MIGRATIONS
+from openclaw_rl.store.schema import FIRST_LAYOUT, MIGRATIONS, POSTGRES_MIGRATIONS
 from openclaw_rl.testing import make_outcome, make_turn
 from openclaw_rl.types import Feedback
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from openclaw_rl.preferences import Demand, check, meets, parse
+from openclaw_rl.preferences.checking import language_of
 from openclaw_rl.preferences.comparison import Saying, contradicts
-from openclaw_rl.preferences.language import language_of
 
 NUMBERED = "Do this:\n1. Fill the kettle.\n2. Boil it."
 BULLETS = "Points:\n- one thing\n- another thing"

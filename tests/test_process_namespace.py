@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator
 import pytest
 import uvloop
 
-from openclaw_rl.envs.sandbox import seccomp
-from openclaw_rl.envs.sandbox.execution import entered
-from openclaw_rl.envs.sandbox.namespace import ProcessNamespace
+from openclaw_rl.envs.sandbox import cgroups
+from openclaw_rl.envs.sandbox.execution import ProcessNamespace, entered
 
 LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
 
@@ -25,7 +24,7 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_half_a_line_is_waited_for(child: subprocess.Popen[bytes]) -> None:
-    with ProcessNamespace(filtered=seccomp.program()) as inside:
+    with ProcessNamespace(filtered=cgroups.program()) as inside:
         report, wait, _ = inside.given
         os.write(report, b'{ "child-pid": ')
         assert not inside.enter()
@@ -38,7 +37,7 @@ def test_half_a_line_is_waited_for(child: subprocess.Popen[bytes]) -> None:
 
 
 def test_where_bubblewrap_fails_there_is_nothing_to_hold() -> None:
-    with ProcessNamespace(filtered=seccomp.program()) as inside:
+    with ProcessNamespace(filtered=cgroups.program()) as inside:
         inside.begun()
         assert inside.enter()
         assert inside.first is None
@@ -50,7 +49,7 @@ def test_it_is_entered_on_every_loop(
     new_loop: Callable[[], asyncio.AbstractEventLoop], child: subprocess.Popen[bytes]
 ) -> None:
     async def said_in_pieces() -> None:
-        with ProcessNamespace(filtered=seccomp.program()) as inside:
+        with ProcessNamespace(filtered=cgroups.program()) as inside:
             entering = asyncio.create_task(entered(inside))
             for piece in ('{ "child-', f'pid": {child.pid}', " }\n"):
                 await asyncio.sleep(0.02)

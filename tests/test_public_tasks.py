@@ -11,9 +11,8 @@ import pytest
 from sandboxes import SETTINGS, needs_sandbox
 
 from openclaw_rl.envs.audit import audit_task
-from openclaw_rl.envs.terminal.agentbench import agentbench_os, same_integer
 from openclaw_rl.envs.terminal.env import TerminalEnv
-from openclaw_rl.envs.terminal.intercode import intercode_bash
+from openclaw_rl.envs.terminal.published import agentbench_os, intercode_bash, same_integer
 from openclaw_rl.envs.toolcall.bfcl import accepts, bfcl
 from openclaw_rl.errors import ConfigError
 from openclaw_rl.types import Message, ToolCall

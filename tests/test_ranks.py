@@ -20,13 +20,12 @@ from test_local_trainer import HINT, alive, half_the_ratio, lesson, load, order,
 from tiny import save_tiny
 from torch import Tensor
 
-from openclaw_rl.backends.hf import manifest as train_manifest
+from openclaw_rl.backends.hf import adapters as train_manifest
 from openclaw_rl.backends.local.training import model as train_model
-from openclaw_rl.backends.local.training import shards
-from openclaw_rl.backends.local.training.messages import RankPlace, StepRequest
+from openclaw_rl.backends.local.training import ranks
 from openclaw_rl.backends.local.training.model import PolicyModel
 from openclaw_rl.backends.local.training.ranks import Ranks, join
-from openclaw_rl.backends.local.training.settings import TrainerArgs
+from openclaw_rl.backends.local.training.settings import RankPlace, StepRequest, TrainerArgs
 from openclaw_rl.backends.local.training.trainer import LocalTrainer
 from openclaw_rl.backends.local.training.worker import TrainWorker
 from openclaw_rl.errors import BackendError
@@ -74,7 +73,7 @@ def test_more_ranks_than_turns_leave_some_without_any() -> None:
 
 
 def test_small_gradients_travel_together_and_each_is_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards, "_MESSAGE", 6)
+    monkeypatch.setattr(ranks, "_MESSAGE", 6)
     sent: list[int] = []
 
     class Twin(Ranks):
@@ -90,7 +89,7 @@ def test_small_gradients_travel_together_and_each_is_added_up(monkeypatch: pytes
     for number, parameter in enumerate(some, 1):
         parameter.grad = torch.full_like(parameter, number)
     some[1].grad = None
-    shards.add_up_whole(some, Twin(count=2))
+    ranks.add_up_whole(some, Twin(count=2))
     assert sent == [6, 3, 9, 1, 2], "no more than six numbers, but for one that is longer; one kind at a time"
     assert [None if one.grad is None else one.grad.unique().tolist() for one in some] == [
         [2],
@@ -140,7 +139,7 @@ def serve_rank(pipe: Connection, place: RankPlace) -> None:
 def frozen_divided(worker: TrainWorker) -> bool:
     """Whether weights that are not trained, a LoRA's base or a full tune's reference, are divided among the ranks."""
     base = worker.policy.base().model
-    return any(shards.is_sharded(parameter) for parameter in base.parameters() if not parameter.requires_grad)
+    return any(ranks.is_sharded(parameter) for parameter in base.parameters() if not parameter.requires_grad)
 
 
 class TwoRanks:

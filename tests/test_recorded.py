@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from openclaw_rl.collect.threads import Threads
-from openclaw_rl.serve.headers import read_headers
+from openclaw_rl.serve.auth import read_headers
 from openclaw_rl.serve.wire.chat import ChatWire
 from openclaw_rl.testing import request_limits
 from openclaw_rl.types import Completion, Message, Outcome, Sampling, ToolCall, Turn

@@ -16,17 +16,25 @@ from benchmarks.learning.cell_run import cell_config
 from benchmarks.learning.cells import Cell
 from openclaw_rl.backends.fake import FakePolicy, FakeTrainer, ReplyFunction, echo, read_rules, write_adapter
 from openclaw_rl.config import Config
-from openclaw_rl.gate.probes import choose as choose_probes
+from openclaw_rl.gate.checks import choose as choose_probes
 from openclaw_rl.notes import NewNote, NotesBook
 from openclaw_rl.ports import Gate, GateDecision, Policy, StepResult, Stream
 from openclaw_rl.preferences.wording import PLAIN_SENTENCES
 from openclaw_rl.store import NotesLedger
 from openclaw_rl.tasks.everyday import names_subject
 from openclaw_rl.train.loop import RehearsalParts, TrainLoop
-from openclaw_rl.train.rehearsal import notebook, replies
-from openclaw_rl.train.rehearsal.lesson import Checker, Lesson, RehearsalSettings
+from openclaw_rl.train.rehearsal import measure, notebook
 from openclaw_rl.train.rehearsal.measure import Distance, enough, is_doubtful, is_learned, keeps_words, steps_within
-from openclaw_rl.train.rehearsal.prompts import PromptCycle, choose, is_held_back, opens, question
+from openclaw_rl.train.rehearsal.prompts import (
+    Checker,
+    Lesson,
+    PromptCycle,
+    RehearsalSettings,
+    choose,
+    is_held_back,
+    opens,
+    question,
+)
 from openclaw_rl.train.rehearsal.round import MEASURE_FROM, RehearsalRound, heard_out
 from openclaw_rl.types import Message, Note, Prompt, Sample, Sampling, Tool, Version
 from openclaw_rl.versions import LiveVersions
@@ -450,7 +458,7 @@ async def test_it_waits_until_nobody_has_asked_for_a_while(idle: Idle) -> None:
 async def test_a_request_between_two_replies_gives_them_up_and_the_rehearsal_goes_on_later(
     idle: Idle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replies, "POLL", 0.0)
+    monkeypatch.setattr(measure, "POLL", 0.0)
     idle.note()
     await idle.ticks(3)  # begun, and the two steps for which replies were sampled at once
     idle.policy.slow, idle.policy.then = asyncio.Event(), lambda: setattr(idle, "busy", True)

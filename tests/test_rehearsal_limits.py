@@ -13,8 +13,8 @@ from test_rehearsal import EVERYDAY, RULE, Idle
 from openclaw_rl.app.factories import default_sampling, gate_limits
 from openclaw_rl.backends.fake import echo
 from openclaw_rl.config import load
+from openclaw_rl.gate.checks import choose as choose_probes
 from openclaw_rl.gate.examination import VersionGate
-from openclaw_rl.gate.probes import choose as choose_probes
 from openclaw_rl.ports import Policy
 from openclaw_rl.train.rehearsal.prompts import choose, question
 from openclaw_rl.types import Prompt

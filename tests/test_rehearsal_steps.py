@@ -28,7 +28,7 @@ from tiny import save_tiny, tiny
 
 from openclaw_rl import config, losses
 from openclaw_rl.app.factories import trainer_arguments
-from openclaw_rl.backends.hf.collation import collate
+from openclaw_rl.backends.hf.batches import collate
 from openclaw_rl.backends.local.training import batch as train_batch
 from openclaw_rl.backends.local.training import forward as train_forward
 from openclaw_rl.backends.local.training.batch import Student, gradient
@@ -36,7 +36,7 @@ from openclaw_rl.backends.local.training.forward import padded
 from openclaw_rl.backends.local.training.references import ComputedTokens, run_references
 from openclaw_rl.errors import BackendError, InvalidValue
 from openclaw_rl.losses import LossInputs
-from openclaw_rl.train.rehearsal.repeating import Said, beside
+from openclaw_rl.train.rehearsal.notebook import Said, beside
 from openclaw_rl.types import FIRST_DRAFT, Sample, Version
 
 pytestmark = pytest.mark.slow

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from test_rehearsal import RULE, Idle, question
 
-from openclaw_rl.backends.hf.batch_figures import batch_weight
+from openclaw_rl.backends.hf.batches import batch_weight
 from openclaw_rl.backends.local.training import worker as local_worker
-from openclaw_rl.train.rehearsal.repeating import Said, beside
+from openclaw_rl.train.rehearsal.notebook import Said, beside
 from openclaw_rl.types import Message, PlayedStep, Prompt, Sample
 
 SAID = {"ann": Said(7, "In one sentence.")}

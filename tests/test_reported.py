@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from openclaw_rl.judge.custom import reaction_of
 from openclaw_rl.judge.reported import read_report
-from openclaw_rl.judge.rules import reaction_of
 from openclaw_rl.testing.rows import make_case
 
 EXAMPLE = "User accepted the change and said 'perfect, thanks!'"

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from openclaw_rl.app import checks
 from openclaw_rl.cli import cli
-from openclaw_rl.cli.new import KINDS
+from openclaw_rl.cli.settings import KINDS
 from openclaw_rl.config import load
 from openclaw_rl.errors import ConfigError
 

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from openclaw_rl.serve.listener import REFUSED_AT_ONCE, HttpServer, bind
+from openclaw_rl.serve.loop import REFUSED_AT_ONCE, HttpServer, bind
 from openclaw_rl.testing import MemoryLedger, ScriptedPolicy, fake_api
 
 pytestmark = pytest.mark.anyio

@@ -10,7 +10,7 @@ import fsspec
 import pytest
 
 from openclaw_rl.app.application import App
-from openclaw_rl.app.travel import shelve_versions
+from openclaw_rl.app.factories import shelve_versions
 from openclaw_rl.backends.fake import write_adapter
 from openclaw_rl.errors import BackendDown, MissingExtra
 from openclaw_rl.store import ServerPlace, TrainLedger

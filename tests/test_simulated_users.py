@@ -16,8 +16,7 @@ from learner import BACKEND
 from openclaw_rl.app.application import App
 from openclaw_rl.clients.api import ApiClient
 from openclaw_rl.errors import RequestError
-from openclaw_rl.experiments.sessions import run_session, run_sessions, sample_replies
-from openclaw_rl.experiments.users import SimulatedUser, user_tasks
+from openclaw_rl.experiments.sessions import SimulatedUser, run_session, run_sessions, sample_replies, user_tasks
 from openclaw_rl.judge.reaction import read
 from openclaw_rl.store import LedgerReader
 from openclaw_rl.tasks import everyday

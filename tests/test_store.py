@@ -37,9 +37,9 @@ from openclaw_rl.store import (
     codec,
     submit_request,
 )
-from openclaw_rl.store.groups import read_group
-from openclaw_rl.store.places import root_of
+from openclaw_rl.store.database import root_of
 from openclaw_rl.store.schema import APPLICATION_ID, MIGRATIONS
+from openclaw_rl.store.train import read_group
 from openclaw_rl.testing import make_completion, make_message, make_outcome, make_prompt, make_turn, make_verdict
 from openclaw_rl.types import (
     Baseline,

@@ -19,14 +19,13 @@ from sandboxes import SETTINGS, needs_sandbox
 from openclaw_rl.cli import cli
 from openclaw_rl.envs.audit import audit_task
 from openclaw_rl.envs.episodes import run_episode
-from openclaw_rl.envs.play.contract import SupportsAgents
-from openclaw_rl.envs.swe import releases
+from openclaw_rl.envs.play.programs import SupportsAgents
+from openclaw_rl.envs.swe import making
 from openclaw_rl.envs.swe.env import SweEnv, swe
 from openclaw_rl.envs.swe.instances import SuiteSetup, read_instances
 from openclaw_rl.envs.swe.making import Candidate, SweMaker, code_paths
-from openclaw_rl.envs.swe.mutations import mutations
-from openclaw_rl.envs.swe.patches import LARGEST, changes, is_test, refusal
-from openclaw_rl.envs.swe.verdicts import Graded, Verdicts, told
+from openclaw_rl.envs.swe.mutations import LARGEST, changes, is_test, mutations, refusal
+from openclaw_rl.envs.swe.suites import Graded, Verdicts, told
 from openclaw_rl.errors import ConfigError, EnvFailed
 from openclaw_rl.ports import Env, SupportsOutcome, SupportsTaskSets, TurnReply
 from openclaw_rl.types import Message, Prompt, ToolCall
@@ -478,9 +477,9 @@ def test_mutations_change_one_place_each_and_leave_a_program() -> None:
 def test_the_command_wants_one_kind_and_says_what_pip_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     told = CliRunner().invoke(cli, ["envs", "make-swe", "--package", "x", "--to", str(tmp_path)])
     assert str(told.exception) == "make-swe makes pairs or mutants; give one of --pairs and --mutants"
-    monkeypatch.setattr(releases, "_pip", lambda *words: "nothing of use")
+    monkeypatch.setattr(making, "_pip", lambda *words: "nothing of use")
     with pytest.raises(ConfigError, match="pip knows no releases of x"):
-        releases.versions("x")
+        making.versions("x")
 
 
 @pytest.mark.slow

@@ -16,10 +16,9 @@ from fakes.tinker import KEY, TinkerServer, tinker_server
 from tinkering import LEAKS, first, policy_at, sdk_leaves_sockets_open, thorough, tiny_folder  # noqa: F401
 
 from openclaw_rl.backends.tinker.policy import TinkerPolicy, needs_scores
-from openclaw_rl.backends.tinker.sdk import fault_of
-from openclaw_rl.backends.tinker.sdk import installed_version as sdk_version
-from openclaw_rl.backends.tinker.spending import Spending
-from openclaw_rl.backends.tinker.troubles import translated
+from openclaw_rl.backends.tinker.session import Spending
+from openclaw_rl.backends.tinker.troubles import fault_of, translated
+from openclaw_rl.backends.tinker.troubles import installed_version as sdk_version
 from openclaw_rl.errors import BackendDown, BackendGone, ContextOverflow, ModelRefused, RequestError
 from openclaw_rl.ports import whole_reply
 from openclaw_rl.testing import check_policy

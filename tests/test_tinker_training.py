@@ -24,8 +24,8 @@ from tinkering import (
     trainer_at,
 )
 
-from openclaw_rl.backends.hf.collation import collate
-from openclaw_rl.backends.hf.token_chunks import WIDE
+from openclaw_rl.backends.hf.batches import collate
+from openclaw_rl.backends.hf.detokenizer import WIDE
 from openclaw_rl.backends.tinker.remote import RemoteWeights, read_remote
 from openclaw_rl.backends.tinker.trainer import TinkerTrainer
 from openclaw_rl.errors import BackendError, BackendGone, ConfigError, ModelRefused, RequestError

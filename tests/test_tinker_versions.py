@@ -15,8 +15,7 @@ from fakes.tinker.lora import LoraModel
 from test_tinker_training import step, version
 from tinkering import BASE, LEAKS, sdk_leaves_sockets_open, thorough, tiny_folder, trainer_at  # noqa: F401
 
-from openclaw_rl.backends.tinker.remote import RemoteWeights, read_remote, write_remote
-from openclaw_rl.backends.tinker.saved import SavedCheckpoints
+from openclaw_rl.backends.tinker.remote import RemoteWeights, SavedCheckpoints, read_remote, write_remote
 from openclaw_rl.errors import BackendError
 from openclaw_rl.store import TrainLedger, submit_request
 from openclaw_rl.testing import ticking_app

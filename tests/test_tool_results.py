@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from openclaw_rl.judge import tools
+from openclaw_rl.judge.custom import reaction_of
 from openclaw_rl.judge.evidence import evidence_items
-from openclaw_rl.judge.rules import reaction_of
 from openclaw_rl.ports import Case
 from openclaw_rl.testing import make_completion, make_message, make_outcome, make_turn
 from openclaw_rl.types import ToolCall

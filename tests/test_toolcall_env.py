@@ -11,11 +11,10 @@ import pytest
 from sandboxes import needs_sandbox
 
 from openclaw_rl.envs.ladders import split_of
-from openclaw_rl.envs.toolcall.calls import written_calls
 from openclaw_rl.envs.toolcall.env import ToolCallEnv, toolcall
 from openclaw_rl.envs.toolcall.ladder import LADDER
 from openclaw_rl.envs.toolcall.sources import LadderSource
-from openclaw_rl.envs.toolcall.worlds import KNOWN
+from openclaw_rl.envs.toolcall.tools_config import KNOWN, written_calls
 from openclaw_rl.errors import ConfigError, EnvFailed
 from openclaw_rl.ports import Env, Observation, SupportsOutcome, SupportsTaskSets
 from openclaw_rl.types import Message, ToolCall

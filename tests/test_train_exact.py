@@ -16,17 +16,17 @@ from tiny import save_tiny, tiny
 from torch import Tensor
 from training import train_loop
 
-from openclaw_rl.backends.hf import manifest as train_manifest
+from openclaw_rl.backends.hf import adapters as train_manifest
 from openclaw_rl.backends.hf import models
-from openclaw_rl.backends.hf.collation import collate
+from openclaw_rl.backends.hf.batches import collate
 from openclaw_rl.backends.hf.template import ChatTemplate, ends_of
 from openclaw_rl.backends.local.engine.engine import Engine
-from openclaw_rl.backends.local.engine.events import Finished
+from openclaw_rl.backends.local.engine.messages import Finished
 from openclaw_rl.backends.local.engine.runner_choice import model_runner_of
-from openclaw_rl.backends.local.engine.sequences import Generation
+from openclaw_rl.backends.local.engine.scheduler import Generation
 from openclaw_rl.backends.local.training import forward as train_forward
-from openclaw_rl.backends.local.training import update as train_update
-from openclaw_rl.backends.local.training.messages import StepRequest
+from openclaw_rl.backends.local.training import worker as train_update
+from openclaw_rl.backends.local.training.settings import StepRequest
 from openclaw_rl.ports import StepResult
 from openclaw_rl.store import TrainLedger
 from openclaw_rl.testing import TemporaryLedger

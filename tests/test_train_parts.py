@@ -9,8 +9,7 @@ import pytest
 
 from openclaw_rl.ports import Decision, GateDecision, Regression
 from openclaw_rl.store import TrainLedger, submit_request
-from openclaw_rl.train.control import TrainingControl
-from openclaw_rl.train.decisions import AutomaticRollback, CandidateReview
+from openclaw_rl.train.decisions import AutomaticRollback, CandidateReview, TrainingControl
 from openclaw_rl.types import Version
 from openclaw_rl.versions import LiveVersions
 

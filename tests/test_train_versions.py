@@ -19,8 +19,8 @@ from openclaw_rl.store import LedgerReader, TrainLedger, submit_request
 from openclaw_rl.testing import TemporaryLedger
 from openclaw_rl.train.loop import TrainLoop
 from openclaw_rl.types import Version
-from openclaw_rl.versions import LiveVersions, RetentionPolicy, VersionManager, save_dir
-from openclaw_rl.versions.retention import expired
+from openclaw_rl.versions import LiveVersions, RetentionPolicy, VersionManager, checkpoints
+from openclaw_rl.versions.manager import expired
 
 pytestmark = pytest.mark.anyio
 
@@ -300,14 +300,14 @@ async def test_another_run_goes_on_from_a_named_checkpoint(tmp_path: Path) -> No
 def test_a_save_dir_belongs_to_one_run_and_another_is_told_whose_it_is(tmp_path: Path) -> None:
     first, second, saves = tmp_path / "first", tmp_path / "second", tmp_path / "saves"
     for _ in range(2):
-        save_dir.claim(saves, run=first, known=())
-    save_dir.claim(saves, run=second, known=())  # nothing lies there yet
-    save_dir.claim(saves, run=first, known=())
+        checkpoints.claim(saves, run=first, known=())
+    checkpoints.claim(saves, run=second, known=())  # nothing lies there yet
+    checkpoints.claim(saves, run=first, known=())
     (saves / "000001").mkdir()
     with pytest.raises(ConfigError, match=f"holds the versions of the run in {first}; go on with that run"):
-        save_dir.claim(saves, run=second, known=())
+        checkpoints.claim(saves, run=second, known=())
     moved = Version(number=1, parent=0, base="fake", adapter=str(saves / "000001"))
-    save_dir.claim(saves, run=second, known=(moved,))
+    checkpoints.claim(saves, run=second, known=(moved,))
     assert (saves / ".run").read_text() == f"{second}\n"
 
 

@@ -12,15 +12,15 @@ from openclaw_rl.app.devices import gpu_layout
 from openclaw_rl.app.doctor import _engines
 from openclaw_rl.config import Config, load
 from openclaw_rl.errors import OpenClawError
-from openclaw_rl.judge import health
-from openclaw_rl.serve.listener import refuse_open_listener
+from openclaw_rl.judge import reported
+from openclaw_rl.serve.loop import refuse_open_listener
 from openclaw_rl.store import LedgerReader
 from openclaw_rl.testing import TemporaryLedger
 from openclaw_rl.types import Drop, Step, Verdict, Version
-from openclaw_rl.versions import save_dir
+from openclaw_rl.versions import checkpoints
 from openclaw_rl.versions.checkpoints import Checkpoint, TrainingProgress, to_be_adopted
 from openclaw_rl.views import status
-from openclaw_rl.views.alarms import falling_behind, nothing_trainable
+from openclaw_rl.views.status import falling_behind, nothing_trainable
 
 PAGE = (Path(__file__).parents[1] / "docs" / "troubleshooting.md").read_text()
 
@@ -29,16 +29,16 @@ def said(error: pytest.ExceptionInfo[OpenClawError]) -> str:
     return f"error: {error.value}\n"
 
 
-def alarmed(found: health.Alarm | None) -> str:
+def alarmed(found: reported.Alarm | None) -> str:
     assert found is not None
     return f"alarm     {found.what}; {found.remedy}\n"
 
 
 def test_the_page_quotes_the_alarms_of_judging() -> None:
     for found in (
-        health.backlog(250),
-        health.collapse([("u", 1.0, "judge")] * 49 + [("u", -1.0, "judge")]),
-        health.starvation([("u", 1.0, "judge")] * 3 + [("u", None, "judge")] * 47),
+        reported.backlog(250),
+        reported.collapse([("u", 1.0, "judge")] * 49 + [("u", -1.0, "judge")]),
+        reported.starvation([("u", 1.0, "judge")] * 3 + [("u", None, "judge")] * 47),
     ):
         assert alarmed(found) in PAGE
 
@@ -73,7 +73,7 @@ def test_the_page_quotes_the_refusals_about_folders(tmp_path: Path) -> None:
     (tmp_path / ".run").write_text("/data/first\n")
     (tmp_path / "000001").mkdir()
     with pytest.raises(OpenClawError) as another:
-        save_dir.claim(tmp_path, run=tmp_path / "second", known=())
+        checkpoints.claim(tmp_path, run=tmp_path / "second", known=())
     assert said(another).replace(str(tmp_path), "/data/checkpoints") in PAGE
     line = [
         Version(number=0, parent=None, base="b", state="live"),

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from openclaw_rl.errors import ConfigError
-from openclaw_rl.experiments.users import SimulatedUser
-from openclaw_rl.tasks.preferences import PREFERENCES
-from openclaw_rl.tasks.voices import read_voice
+from openclaw_rl.experiments.sessions import SimulatedUser
+from openclaw_rl.tasks.preferences import PREFERENCES, read_voice
 
 
 def test_the_unseen_voice_says_nothing_that_the_usual_one_says() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from openclaw_rl.app.application import App, ledger_place
 from openclaw_rl.config import Config
 from openclaw_rl.experiments.sessions import SimulatedTurn
-from openclaw_rl.gate.ability import Quiz, margin, quizzes
+from openclaw_rl.gate.examiner import Quiz, margin, quizzes
 from openclaw_rl.ports import Policy
 from openclaw_rl.store import LedgerReader
 from openclaw_rl.types import Message, Prompt

@@ -28,12 +28,17 @@ from benchmarks.learning.cells import METHODS, NOTES, Cell
 from openclaw_rl.app.application import LOOPS, App, full_batches_only
 from openclaw_rl.config import Config, api_keys
 from openclaw_rl.errors import ConfigError
-from openclaw_rl.experiments.metrics import HeldOutRates, measure, relevance_kept, sessions_until
-from openclaw_rl.experiments.sessions import SimulatedTurn, accept_proposed, run_session, sample_replies
-from openclaw_rl.experiments.users import SimulatedUser, user_tasks
+from openclaw_rl.experiments.results import HeldOutRates, measure, relevance_kept, sessions_until
+from openclaw_rl.experiments.sessions import (
+    SimulatedTurn,
+    SimulatedUser,
+    accept_proposed,
+    run_session,
+    sample_replies,
+    user_tasks,
+)
 from openclaw_rl.store import Writer
-from openclaw_rl.tasks.preferences import PREFERENCES, About
-from openclaw_rl.tasks.voices import Voice
+from openclaw_rl.tasks.preferences import PREFERENCES, About, Voice
 
 if TYPE_CHECKING:
     from openclaw_rl.clients.api import ApiClient

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from openclaw_rl.experiments import charts
-from openclaw_rl.experiments.metrics import RUN, markdown, spread
+from openclaw_rl.experiments.results import RUN, markdown, spread
 
 METHODS = ("binary", "opd", "combine", "topk")
 ARMS = ("none", "memory")

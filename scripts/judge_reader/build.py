@@ -29,12 +29,30 @@ from openclaw_rl.judge.evaluation import holds
 from openclaw_rl.judge.hearing import own_hints
 from openclaw_rl.judge.reaction import Reaction, read
 from openclaw_rl.judge.reader import combination, ngrams
-from openclaw_rl.judge.reader.combination import Belief, Combination, Place, Weights, believe
-from openclaw_rl.judge.reader.descent import Array
-from openclaw_rl.judge.reader.kinds import BAD, GOOD, KINDS, group_of
+from openclaw_rl.judge.reader.combination import (
+    BAD,
+    GOOD,
+    KINDS,
+    Belief,
+    Combination,
+    Place,
+    Weights,
+    believe,
+    group_of,
+)
 from openclaw_rl.judge.reader.ngrams import NgramModel
-from openclaw_rl.judge.reader.thresholds import Heard, calibrated, estimates, rules_score, silenced
-from openclaw_rl.judge.reader.voices import Line, dealt, read_phrases, read_voices
+from openclaw_rl.judge.reader.thresholds import (
+    Array,
+    Heard,
+    Line,
+    calibrated,
+    dealt,
+    estimates,
+    read_phrases,
+    read_voices,
+    rules_score,
+    silenced,
+)
 from openclaw_rl.judge.text import hands_over, own_words
 from openclaw_rl.preferences.standing import reach
 from openclaw_rl.types import Json

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from compact import compact
 
-from openclaw_rl.judge.reader.classifier import SHIPPED
+from openclaw_rl.judge.reader.judge import SHIPPED
 
 ROOT = Path(__file__).parents[2]
 SIZE = 1_800_000
@@ -44,8 +44,7 @@ def collect(folder: Path, pattern: str, out: Path) -> None:
 
 def ship(adapter: Path, model: str) -> None:
     """Ship the adapter, made small, with the name and identity of the weights it belongs to."""
-    from openclaw_rl.backends.hf.finding import EMBEDDED_NAME
-    from openclaw_rl.backends.hf.weights import inspect
+    from openclaw_rl.backends.hf.finding import EMBEDDED_NAME, inspect
 
     kept = compact(adapter, SHIPPED, size=SIZE)
     print(f"{kept:.3f} of the adapter's squared norm is kept")

@@ -10,12 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from openclaw_rl.judge.reader import features
-from openclaw_rl.judge.reader.descent import Array, minimised, softmax
-from openclaw_rl.judge.reader.features import families
-from openclaw_rl.judge.reader.kinds import KINDS
-from openclaw_rl.judge.reader.ngrams import NgramModel, pack, place, unpack
-from openclaw_rl.judge.reader.voices import Line
+from openclaw_rl.judge.reader import ngrams
+from openclaw_rl.judge.reader.combination import KINDS
+from openclaw_rl.judge.reader.ngrams import NgramModel, families, pack, place, unpack
+from openclaw_rl.judge.reader.thresholds import Array, Line, minimised, softmax
 
 SLOTS = 131_072
 """of the table: with its check and six weights of one byte each it has 0.9 MB"""
@@ -166,7 +164,7 @@ def train(seen: Callable[[], Seen], lines: Sequence[Line], rows: Sequence[int], 
 
 def _digest(lines: Sequence[Line], rows: Sequence[int], *, context: bool) -> str:
     """Of the lines and of the code that learns from them."""
-    found = hashlib.sha256(Path(__file__).read_bytes() + Path(features.__file__).read_bytes())
+    found = hashlib.sha256(Path(__file__).read_bytes() + Path(ngrams.__file__).read_bytes())
     found.update(repr((context, [lines[row] for row in rows])).encode())
     return found.hexdigest()[:24]
 

@@ -18,11 +18,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from openclaw_rl.backends.local.classifier.fitting import LabelAdapter
 from openclaw_rl.backends.local.classifier.messages import LabelFitArgs
-from openclaw_rl.judge.reader.classifier import labelled
-from openclaw_rl.judge.reader.kinds import BAD, GOOD, KINDS
-from openclaw_rl.judge.reader.voices import Line, dealt, read_phrases, read_voices, some_voices
+from openclaw_rl.backends.local.classifier.model import LabelAdapter
+from openclaw_rl.judge.reader.combination import BAD, GOOD, KINDS
+from openclaw_rl.judge.reader.judge import labelled
+from openclaw_rl.judge.reader.thresholds import Line, dealt, read_phrases, read_voices, some_voices
 from openclaw_rl.ports import LabelledText
 
 DATA = Path(__file__).parents[2] / "data"

@@ -10,7 +10,7 @@ from test_local_models import make_folder, quiet
 from openclaw_rl.backends.hf.models import load
 from openclaw_rl.backends.local.engine.engine import Engine
 from openclaw_rl.backends.local.engine.runner_choice import model_runner_of
-from openclaw_rl.backends.local.engine.sequences import Generation, Scoring
+from openclaw_rl.backends.local.engine.scheduler import Generation, Scoring
 from openclaw_rl.types import Sampling
 
 pytestmark = pytest.mark.slow

@@ -18,8 +18,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from openclaw_rl.app.control import submit_control
-from openclaw_rl.app.deletion import delete_session
+from openclaw_rl.app.control import delete_session, submit_control
 from openclaw_rl.notes import NotesBook
 from openclaw_rl.serve.notes import StandingNotes
 from openclaw_rl.serve.openapi import description

@@ -19,8 +19,7 @@ from system import System
 
 from openclaw_rl.errors import LedgerDamaged, LedgerDown
 from openclaw_rl.serve import recorder
-from openclaw_rl.serve.metrics import Metrics
-from openclaw_rl.serve.recorder import TurnRecorder
+from openclaw_rl.serve.recorder import Metrics, TurnRecorder
 from openclaw_rl.store import LedgerReader, ServeLedger
 from openclaw_rl.testing import MemoryLedger, RunningServer, make_turn, serving, wait_until
 from openclaw_rl.views import status as views

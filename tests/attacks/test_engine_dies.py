@@ -15,7 +15,6 @@ from defaults import engine_args
 
 from openclaw_rl.app.application import App
 from openclaw_rl.backends.local.engine import client as local
-from openclaw_rl.backends.local.engine.events import Finished, TokenDelta
 from openclaw_rl.backends.local.engine.heartbeat import Heartbeats
 from openclaw_rl.backends.local.engine.messages import (
     CallResult,
@@ -23,9 +22,11 @@ from openclaw_rl.backends.local.engine.messages import (
     EngineFailure,
     EngineOutput,
     EngineReady,
+    Finished,
     GenerateRequest,
     LoadRequest,
     ScoreRequest,
+    TokenDelta,
 )
 from openclaw_rl.backends.local.engine.policy import LocalPolicy
 from openclaw_rl.config import load

@@ -16,10 +16,10 @@ from test_local_models import TEMPLATE, byte_tokenizer, make_folder, prompt, qui
 from openclaw_rl.backends.hf.models import load
 from openclaw_rl.backends.hf.template import ChatTemplate
 from openclaw_rl.backends.local.engine.engine import Engine
-from openclaw_rl.backends.local.engine.events import Finished, JobEvent, JobFailed, ScoreFinished
+from openclaw_rl.backends.local.engine.messages import Finished, JobEvent, JobFailed, ScoreFinished
 from openclaw_rl.backends.local.engine.policy import LocalPolicy
 from openclaw_rl.backends.local.engine.runner_choice import model_runner_of
-from openclaw_rl.backends.local.engine.sequences import Generation, Scoring
+from openclaw_rl.backends.local.engine.scheduler import Generation, Scoring
 from openclaw_rl.errors import RequestError
 from openclaw_rl.testing import MemoryLedger, fake_api
 from openclaw_rl.types import Message, Prompt, Sampling, Tool, ToolCall

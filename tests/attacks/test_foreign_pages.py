@@ -8,8 +8,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from openclaw_rl.envs.pool.events import EventLog
-from openclaw_rl.envs.pool.leases import EnvPool
+from openclaw_rl.envs.pool.leases import EnvPool, EventLog
 from openclaw_rl.envs.pool.server import pool_app
 from openclaw_rl.errors import NotAllowed
 from openclaw_rl.page.door import Door

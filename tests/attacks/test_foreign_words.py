@@ -10,9 +10,9 @@ import pytest
 from foreign import FRAMES, GENUINE, RULES, WAYS
 from judges import llm_judge
 
+from openclaw_rl.judge.custom import reaction_of
 from openclaw_rl.judge.evidence import heard_reaction, user_hearing
-from openclaw_rl.judge.reader.kinds import KINDS
-from openclaw_rl.judge.rules import reaction_of
+from openclaw_rl.judge.reader.combination import KINDS
 from openclaw_rl.ports import Case
 from openclaw_rl.serve.wire.messages import MessagesWire
 from openclaw_rl.testing import make_completion, make_message, make_outcome, make_turn, request_limits

@@ -21,10 +21,10 @@ from openclaw_rl.testing import MemoryLedger, fake_api
 pytest.importorskip("llguidance", reason="constrained decoding needs llguidance, of the extra 'local'")
 
 from openclaw_rl.backends.local.engine.constraint import ConstraintCompiler
+from openclaw_rl.backends.local.engine.engine import FormatQueue
 from openclaw_rl.backends.local.engine.format_check import NO_REPLY, TOO_LONG, FormatChecker
-from openclaw_rl.backends.local.engine.format_queue import FormatQueue
 from openclaw_rl.backends.local.engine.sampler import SampledToken
-from openclaw_rl.backends.local.engine.sequences import Generation
+from openclaw_rl.backends.local.engine.scheduler import Generation
 from openclaw_rl.types import Sampling
 
 pytestmark = pytest.mark.slow

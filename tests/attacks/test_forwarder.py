@@ -19,7 +19,7 @@ from starlette.routing import Route
 from openclaw_rl.app.playing import serving_at
 from openclaw_rl.envs.play.forwarder import GatewayForwarder
 from openclaw_rl.notes import NewNote, NotesBook
-from openclaw_rl.serve.listener import bind
+from openclaw_rl.serve.loop import bind
 from openclaw_rl.serve.notes import StandingNotes
 from openclaw_rl.store import NotesLedger
 from openclaw_rl.testing import RunningServer, serving

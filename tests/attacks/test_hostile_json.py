@@ -13,10 +13,9 @@ from openclaw_rl.backends.fake import FakePolicy
 from openclaw_rl.clients.api import ApiClient
 from openclaw_rl.envs.actions import calls_of
 from openclaw_rl.envs.play.forwarder import GatewayForwarder
-from openclaw_rl.envs.pool.events import EventLog
-from openclaw_rl.envs.pool.leases import EnvPool
+from openclaw_rl.envs.pool.leases import EnvPool, EventLog
 from openclaw_rl.envs.pool.server import pool_app
-from openclaw_rl.envs.toolcall.calls import written_calls
+from openclaw_rl.envs.toolcall.tools_config import written_calls
 from openclaw_rl.formats.reply_parser import ReplyParser
 from openclaw_rl.page.door import MARK
 from openclaw_rl.store import ImportLedger, LedgerReader

@@ -22,7 +22,7 @@ from openclaw_rl.store import (
 )
 from openclaw_rl.testing import make_completion, make_outcome, make_turn, make_verdict
 from openclaw_rl.types import Feedback, GroupKey, Hint, SessionReward, Step, Turn, Version
-from openclaw_rl.types.validation import LONGEST_NAME
+from openclaw_rl.types.messages import LONGEST_NAME
 from openclaw_rl.views import lineage
 
 HOSTILE = (

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from openclaw_rl.serve.pauses import LONGEST, ShortCollections
+from openclaw_rl.serve.loop import LONGEST, ShortCollections
 from openclaw_rl.serve.request import Caller, GenerationRequest
 from openclaw_rl.serve.wire.chat import ChatWire
 from openclaw_rl.testing import MemoryLedger, ScriptedPolicy, fake_api, request_limits

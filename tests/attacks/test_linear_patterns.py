@@ -17,9 +17,9 @@ from judges import LIMITS
 
 import openclaw_rl
 from openclaw_rl.errors import MissingExtra
+from openclaw_rl.judge.custom import reaction_of
 from openclaw_rl.judge.evidence import decide
 from openclaw_rl.judge.prompt import escape
-from openclaw_rl.judge.rules import reaction_of
 from openclaw_rl.ports import Case
 from openclaw_rl.testing import make_completion, make_message, make_outcome, make_turn
 

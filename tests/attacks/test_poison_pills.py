@@ -16,8 +16,8 @@ from openclaw_rl.collect.loop import CollectLoop
 from openclaw_rl.collect.threads import Threads
 from openclaw_rl.errors import JudgeUnavailable
 from openclaw_rl.judge import evidence
+from openclaw_rl.judge.custom import reaction_of
 from openclaw_rl.judge.evidence import decide
-from openclaw_rl.judge.rules import reaction_of
 from openclaw_rl.ports import Case, Judge
 from openclaw_rl.store import CollectLedger, JudgeLedger, ServeLedger, TrainLedger
 from openclaw_rl.testing import make_completion, make_message, make_outcome, make_prompt, make_turn

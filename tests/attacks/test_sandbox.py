@@ -17,7 +17,7 @@ from sandboxes import needs_sandbox
 from openclaw_rl import config
 from openclaw_rl.app import doctor
 from openclaw_rl.envs import sandbox
-from openclaw_rl.envs.sandbox import programs, seccomp
+from openclaw_rl.envs.sandbox import cgroups, programs
 from openclaw_rl.errors import NoSandbox
 from openclaw_rl.evals import models
 
@@ -125,9 +125,9 @@ for name, arguments in calls.items():
 
 def test_the_filter_is_made_for_processors_whose_calls_are_known() -> None:
     # 6 to check processor and call set, 2 for each of 19 calls and for clone3, 4 for clone, 1 to let pass
-    assert len(seccomp.program("x86_64")) == len(seccomp.program("aarch64")) == 8 * (6 + 2 * 19 + 2 + 4 + 1)
+    assert len(cgroups.program("x86_64")) == len(cgroups.program("aarch64")) == 8 * (6 + 2 * 19 + 2 + 4 + 1)
     with pytest.raises(NoSandbox, match="not those of mips"):
-        seccomp.program("mips")
+        cgroups.program("mips")
 
 
 # --- the machine for itself ---

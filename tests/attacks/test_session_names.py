@@ -13,7 +13,7 @@ import httpx2
 import pytest
 from click.testing import CliRunner
 
-from openclaw_rl.app.deletion import delete_session
+from openclaw_rl.app.control import delete_session
 from openclaw_rl.cli import cli
 from openclaw_rl.clients.api import ApiClient
 from openclaw_rl.page.door import MARK, Door

@@ -12,7 +12,15 @@ from test_gate_checks import LIMITS, replied
 from test_gate_faults import pin, walking
 
 from openclaw_rl.backends.fake import FakePolicy
-from openclaw_rl.gate.checks import Check, ProbeReply, check_ability, check_drift, check_entropy, check_flaws, check_kl
+from openclaw_rl.gate.checks import (
+    Check,
+    ProbeReply,
+    check_ability,
+    check_drift,
+    check_entropy,
+    check_flaws,
+    check_kl,
+)
 from openclaw_rl.ports import Policy, Scores
 from openclaw_rl.store import submit_request
 from openclaw_rl.types import Tokens, Version

@@ -23,10 +23,9 @@ from openclaw_rl import plugins
 from openclaw_rl.app import address
 from openclaw_rl.app.address import ServerAddress
 from openclaw_rl.app.checks import refuse_apart, refuse_unworkable, unused_key
-from openclaw_rl.app.control import submit_control
-from openclaw_rl.app.deletion import delete_session
+from openclaw_rl.app.control import delete_session, submit_control
 from openclaw_rl.app.devices import device_notes, visible_gpus
-from openclaw_rl.app.environments import episode_patience
+from openclaw_rl.app.environments import episode_patience, held_out_tasks
 from openclaw_rl.app.factories import (
     build_generation,
     build_limits,
@@ -37,23 +36,22 @@ from openclaw_rl.app.factories import (
     build_sample_settings,
     default_sampling,
     gate_limits,
+    generate_directly,
+    served_versions,
     sharing_note,
+    shelve_versions,
+    trainer_of,
+    when_ready,
 )
-from openclaw_rl.app.generating import generate_directly, when_ready
-from openclaw_rl.app.held_out import held_out_tasks
-from openclaw_rl.app.judge_settings import judge_loop_settings
-from openclaw_rl.app.judges import build_judge, judges_itself, running
+from openclaw_rl.app.judges import build_judge, judge_loop_settings, judges_itself, running
 from openclaw_rl.app.notes import note_taker, standing_notes
-from openclaw_rl.app.runner import LoopRunner, drain
-from openclaw_rl.app.travel import served_versions, shelve_versions
-from openclaw_rl.app.turns import trainer_of
-from openclaw_rl.app.waking import LoopWakes
+from openclaw_rl.app.runner import LoopRunner, LoopWakes, drain
 from openclaw_rl.config import Config
 from openclaw_rl.judge.parts import at_work
 from openclaw_rl.machine import raise_open_files
 from openclaw_rl.notes import NotesBook
 from openclaw_rl.ports import Gate, Generate, Judge, LiveMonitor, Loop, Policy, ReportsOutage
-from openclaw_rl.serve.listener import RESERVED_FILES, HttpServer, bind, refuse_open_listener
+from openclaw_rl.serve.loop import RESERVED_FILES, HttpServer, bind, refuse_open_listener
 from openclaw_rl.store import (
     CollectLedger,
     JudgeLedger,
@@ -68,14 +66,14 @@ from openclaw_rl.store import (
 )
 from openclaw_rl.train.records import Recorder
 from openclaw_rl.types import ENVIRONMENT
-from openclaw_rl.versions import RetentionPolicy, save_dir
+from openclaw_rl.versions import RetentionPolicy, checkpoints
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from openclaw_rl.envs.episodes import Episodes
-    from openclaw_rl.gate.candidates import GetPolicy, LazyPolicy
-    from openclaw_rl.serve.rules import AccessRules
+    from openclaw_rl.gate.examination import GetPolicy, LazyPolicy
+    from openclaw_rl.serve.redact import AccessRules
 
 log = logging.getLogger(__name__)
 
@@ -200,7 +198,7 @@ class App:
         return NotesBook(self._notes)
 
     def _train_loop(self) -> Loop:
-        from openclaw_rl.app.rehearsals import build_rehearsal
+        from openclaw_rl.app.notes import build_rehearsal
         from openclaw_rl.train.loop import Housekeeping, Review, TrainLoop
         from openclaw_rl.train.queue import QueueSettings
         from openclaw_rl.train.startup import RunOrigin
@@ -209,7 +207,7 @@ class App:
         assert self.trainer is not None
         train = self.config.train
         directory = train.save_dir or self.config.run.dir / "versions"
-        save_dir.claim(directory, run=self.config.run.dir, known=ledger.versions())
+        checkpoints.claim(directory, run=self.config.run.dir, known=ledger.versions())
         shelve_versions(self.config, ledger)
         return TrainLoop(
             ledger,
@@ -241,7 +239,7 @@ class App:
 
     def _lend_policy(self) -> GetPolicy:
         """The policy of this process, or one of its own for what trains, where the process has none."""
-        from openclaw_rl.gate.candidates import LazyPolicy
+        from openclaw_rl.gate.examination import LazyPolicy
 
         if self.policy is not None:
             return self._borrow
@@ -252,7 +250,7 @@ class App:
     def _gate(self, ledger: LedgerReader) -> Gate | None:
         """The gate, with the policy of this process or one of its own."""
         from openclaw_rl.gate.examination import VersionGate
-        from openclaw_rl.judge.rules import reaction_of
+        from openclaw_rl.judge.custom import reaction_of
 
         settings = self.config.gate
         if settings.mode == "off":
@@ -276,8 +274,7 @@ class App:
         return self.policy
 
     def _monitor(self, ledger: LedgerReader) -> LiveMonitor | None:
-        from openclaw_rl.gate.monitor import VersionMonitor
-        from openclaw_rl.gate.regression import MonitorRules
+        from openclaw_rl.gate.regression import MonitorRules, VersionMonitor
 
         settings = self.config.monitor
         rules = MonitorRules(**settings.model_dump(exclude={"mode"}))
@@ -310,7 +307,7 @@ class App:
         )
 
     def _access(self) -> AccessRules:
-        from openclaw_rl.serve.rules import AccessRules
+        from openclaw_rl.serve.redact import AccessRules
 
         serve = self.config.serve
         keys = settings.api_keys(self.config)

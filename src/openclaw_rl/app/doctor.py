@@ -21,13 +21,13 @@ from openclaw_rl.app import checks
 from openclaw_rl.app.application import ledger_place
 from openclaw_rl.app.environments import build_sandbox_settings
 from openclaw_rl.app.factories import build_policy
-from openclaw_rl.app.judge_models import is_address
+from openclaw_rl.app.judges import is_address
 from openclaw_rl.config import Config
 from openclaw_rl.envs import sandbox
 from openclaw_rl.errors import NoSandbox, OpenClawError
 from openclaw_rl.machine import GIB, total_memory
 from openclaw_rl.ports import SupportsExamination
-from openclaw_rl.serve.listener import is_loopback
+from openclaw_rl.serve.loop import is_loopback
 from openclaw_rl.store import LedgerReader, exists
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from openclaw_rl import config as settings
@@ -17,13 +18,16 @@ from openclaw_rl.app.devices import (
     visible_gpus,
 )
 from openclaw_rl.config import Config
+from openclaw_rl.errors import BackendDown, ConfigError
 from openclaw_rl.losses.settings import ADVANTAGES, SCORES_ALONE, AdvantageRule
-from openclaw_rl.ports import Generate, Policy, Trainer
-from openclaw_rl.types import Sampling, environment_of
+from openclaw_rl.ports import Generate, Policy, ReportsRunner, StepResult, Stream, SupportsSleep, Trainer
+from openclaw_rl.store import LedgerReader, TrainLedger
+from openclaw_rl.types import Prompt, Sample, Sampling, Version, environment_of
+from openclaw_rl.versions import FetchedVersions, LiveVersions, VersionShelf
 
 if TYPE_CHECKING:
-    from openclaw_rl.serve.limits import RequestLimits
-    from openclaw_rl.serve.rules import GenerationRules, OutrightRules, RecordingRules
+    from openclaw_rl.serve.redact import GenerationRules, OutrightRules, RecordingRules
+    from openclaw_rl.serve.request import RequestLimits
     from openclaw_rl.train.samples import SampleSettings
 
 _LEARNS_FROM: Final = {"opd": (False, True), "distill": (False, True)} | dict.fromkeys(SCORES_ALONE, (True, False))
@@ -161,7 +165,7 @@ def build_trainer(config: Config) -> Trainer:
 
 def build_limits(config: Config) -> RequestLimits:
     """What one request and one key may take."""
-    from openclaw_rl.serve.limits import RequestLimits
+    from openclaw_rl.serve.request import RequestLimits
 
     limits = config.serve.limits
     return RequestLimits(
@@ -181,7 +185,7 @@ def build_limits(config: Config) -> RequestLimits:
 
 def build_generation(config: Config, policy: Policy, generate: Generate | None) -> GenerationRules:
     """How a request becomes a reply. Clients come with model names of their own, so any is answered."""
-    from openclaw_rl.serve.rules import GenerationRules
+    from openclaw_rl.serve.redact import GenerationRules
 
     return GenerationRules(
         model_name=config.serve.model_name or policy.name,
@@ -194,8 +198,7 @@ def build_generation(config: Config, policy: Policy, generate: Generate | None) 
 
 def build_recording(config: Config) -> RecordingRules:
     """What is kept of an answered turn."""
-    from openclaw_rl.serve.redact import patterns
-    from openclaw_rl.serve.rules import RecordingRules
+    from openclaw_rl.serve.redact import RecordingRules, patterns
 
     serve = config.serve
     return RecordingRules(
@@ -209,8 +212,8 @@ def build_recording(config: Config) -> RecordingRules:
 
 def build_outright(config: Config) -> OutrightRules:
     """What is said outright of a reply, and how conversations are read for it."""
-    from openclaw_rl.collect.lookup import ThreadLookup
-    from openclaw_rl.serve.rules import OutrightRules
+    from openclaw_rl.collect.loop import ThreadLookup
+    from openclaw_rl.serve.redact import OutrightRules
 
     judge = config.judge
     return OutrightRules(
@@ -284,3 +287,90 @@ def sharing_note(config: Config) -> str | None:
         "none": 'rules of nobody teach it (train.share = "all", or a number, lets them)',
     }.get(share, f"a rule teaches it once {share} of them have given the same")
     return f"{people} people share one policy: scores of each train it, {rules}"
+
+
+# One GPU for two: the engine sleeps while a step is trained, and the trainer gives its memory back after it.
+
+
+class TurnTakingTrainer:
+    """A `Trainer` that runs while the policy sleeps. It starts with each step and ends with it: what it would keep in
+    memory is the engine's between steps."""
+
+    def __init__(self, trainer: Trainer, policy: SupportsSleep) -> None:
+        self._trainer, self._policy = trainer, policy
+
+    @property
+    def runner(self) -> str | None:
+        """How batches are computed, and when."""
+        found = self._trainer.runner if isinstance(self._trainer, ReportsRunner) else None
+        return f"{found}, in turns with the engine" if found else None
+
+    async def start(self) -> None:
+        """Nothing: the engine has the GPU."""
+
+    async def stop(self) -> None:
+        """Give everything back. Safe to call twice."""
+        await self._trainer.stop()
+
+    async def step(self, samples: Sequence[Sample], *, number: int, parent: Version, target: str) -> StepResult:
+        """One step; requests that come meanwhile wait for its end."""
+        async with self._policy.asleep():
+            try:
+                return await self._trainer.step(samples, number=number, parent=parent, target=target)
+            finally:
+                await self._trainer.stop()
+
+
+def trainer_of(config: Config, policy: Policy | None) -> Trainer:
+    """The trainer of a process; ``policy`` is the one that it serves, if it does."""
+    trainer = build_trainer(config)
+    if not config.gpus.turns:
+        return trainer
+    if not isinstance(policy, SupportsSleep):
+        raise ConfigError(
+            "gpus.turns is on, but this process does not serve: nobody would hold requests while the engine sleeps",
+            remedy="serve and train in one process, with 'openclaw-rl up', or take gpus.turns out",
+        )
+    return TurnTakingTrainer(trainer, policy)
+
+
+# Between the API and the policy: the step that a setting may replace, and the wait until the model is loaded.
+
+
+def generate_directly(policy: Policy, prompt: Prompt, sampling: Sampling, *, version: int | None) -> Stream:
+    """Ask the policy as it is."""
+    return policy.generate(prompt, sampling, version=version)
+
+
+def when_ready(ready: asyncio.Event, generate: Generate) -> Generate:
+    """Until the model is loaded, say "not yet" in the way that makes the API hold the request."""
+
+    async def not_yet() -> Stream:
+        raise BackendDown("the model is still being loaded", retry_after=0.2)
+        yield  # makes this a stream, so that it fails where a stream is first read
+
+    def waiting(policy: Policy, prompt: Prompt, sampling: Sampling, *, version: int | None) -> Stream:
+        return generate(policy, prompt, sampling, version=version) if ready.is_set() else not_yet()
+
+    return waiting
+
+
+# How versions reach gateways on other machines: by the shelf that store.versions names.
+
+
+def served_versions(config: Config, ledger: LedgerReader) -> LiveVersions:
+    """The versions as a gateway loads them: where they lie, or fetched to the run's directory."""
+    if config.store.versions is None:
+        return LiveVersions(ledger)
+    return FetchedVersions(ledger, VersionShelf(config.store.versions), config.run.dir / "versions")
+
+
+def shelve_versions(config: Config, ledger: TrainLedger) -> None:
+    """From now on a version is on the shelf before it is live; the one that is live is put there now."""
+    if config.store.versions is None:
+        return
+    shelf = VersionShelf(config.store.versions)
+    live = LiveVersions(ledger).live()
+    if live is not None:
+        shelf.told(live, "live")
+    ledger.before_state = shelf.told

@@ -5,27 +5,243 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib.util
+import json
+import os
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from openclaw_rl import config as settings
 from openclaw_rl import plugins
+from openclaw_rl.app.devices import judge_device, visible_gpus
 from openclaw_rl.app.factories import running_policy
-from openclaw_rl.app.judge_models import build_model_judge, measured_endpoint, measured_policy
-from openclaw_rl.app.judge_settings import api_key, hint_limits, llm_settings
 from openclaw_rl.config import Config
-from openclaw_rl.errors import ConfigError
-from openclaw_rl.ports import Judge, Policy
-from openclaw_rl.types import Json
+from openclaw_rl.errors import ConfigError, ModelRefused
+from openclaw_rl.judge.behaviour import exchange, find_doubt, label_of
+from openclaw_rl.ports import Judge, Policy, RatesWords
+from openclaw_rl.types import Doubt, Json, Sampling
 
 if TYPE_CHECKING:
+    from openclaw_rl.judge.availability import TokenBudget
+    from openclaw_rl.judge.hints import HintLimits
+    from openclaw_rl.judge.hosted import HostedParts
+    from openclaw_rl.judge.llm import LlmSettings
+    from openclaw_rl.judge.loop import JudgeLoopSettings
+    from openclaw_rl.judge.measured import MeasuredJudge
     from openclaw_rl.judge.reader.judge import ReaderJudge
+    from openclaw_rl.judge.voters import EndpointSettings
+
+
+# From settings to the rules by which judges and their loop work.
+
+_HEALTH_WINDOW: Final = 50
+"""verdicts looked at for collapse, starvation and drift: enough to tell a collapse from chance"""
+
+
+def api_key(config: Config) -> str | None:
+    """The key of the judge's endpoint, from the variable that the settings name."""
+    name = config.judge.llm.api_key_env
+    return settings.environment(name) if name else None
+
+
+def hint_limits(config: Config) -> HintLimits:
+    """What makes a hint worth keeping."""
+    from openclaw_rl.judge.hints import HintLimits
+
+    judge = config.judge
+    return HintLimits(shortest=judge.hint_min, longest=judge.hint_max, most=judge.max_hints)
+
+
+def llm_settings(config: Config, *, template: str = "turn") -> LlmSettings:
+    """How the llm judge asks, counts and waits; ``template`` names the prompt about a user's words."""
+    from openclaw_rl.judge.llm import LlmSettings
+    from openclaw_rl.judge.prompt import PromptSettings
+    from openclaw_rl.judge.votes import VoteRule
+
+    llm = config.judge.llm
+    return LlmSettings(
+        endpoint=_endpoint(config),
+        sampling=Sampling(temperature=llm.temperature, max_tokens=llm.max_tokens),
+        rule=VoteRule(votes=llm.votes, threshold=llm.threshold, quorum=llm.quorum),
+        prompts=PromptSettings(
+            folder=llm.prompts_dir, template=template, budget=llm.evidence_tokens, window=llm.history
+        ),
+        hints=hint_limits(config),
+        workers=config.judge.workers,
+        deadline=llm.deadline,
+        breaker_failures=llm.breaker_failures,
+        breaker_seconds=llm.breaker_seconds,
+        daily_tokens=llm.daily_tokens,
+    )
+
+
+def _endpoint(config: Config) -> EndpointSettings | None:
+    llm = config.judge.llm
+    return endpoint_at(config, llm.base_url, llm.model) if llm.base_url and llm.model else None
+
+
+def endpoint_at(config: Config, address: str, model: str) -> EndpointSettings:
+    """A judge's model at an address; ``model`` empty is the first that it lists."""
+    from openclaw_rl.judge.voters import EndpointSettings
+
+    llm = config.judge.llm
+    return EndpointSettings(
+        base_url=address, model=model, api_key=api_key(config), timeout=llm.deadline, retries=llm.retries
+    )
+
+
+def judge_loop_settings(config: Config) -> JudgeLoopSettings:
+    """How the judge's loop works; it is always compared with users."""
+    from openclaw_rl.judge.loop import JudgeLoopSettings
+
+    judge = config.judge
+    return JudgeLoopSettings(
+        workers=judge.workers,
+        trusted=frozenset(judge.trusted_envs),
+        hints=hint_limits(config),
+        behaviour=judge.behaviour,
+        step_votes=_votes_on_steps(config) if judge.step_votes is None else judge.step_votes,
+        calibrate=True,
+        window=_HEALTH_WINDOW,
+        longest_pause=min(30.0, judge.llm.breaker_seconds),
+    )
+
+
+def _votes_on_steps(config: Config) -> bool:
+    """Whether the judge is one whose votes on steps are worth having: a model or a plugin, not a reader of people."""
+    judge = config.judge
+    return judge.custom is not None or judge.kind == "llm" or bool(judge.llm.base_url)
+
+
+# From settings to the judge models that are hosted here, or answer at an address of their own.
+
+_CLASSIFIER: Final = "openclaw_rl.backends.local.classifier.client:local_classifier"
+_IS_CLASSIFIER: Final = "openclaw_rl.backends.hf.finding:is_classifier"
+_PROCESS: Final = "openclaw-judge"
+"""the name of a hosted model's process, as `ps` shows it"""
+RATED: Final = "judge_rated.json"
+"""in the run's directory: the odds of turns that users rated, by which thresholds are set anew; no text"""
+
+
+def build_model_judge(config: Config) -> Judge | None:
+    """The judge of ``judge.models``, None where none is named. One model for both duties runs once."""
+    from openclaw_rl.judge.parts import PairJudge
+
+    models, visible = config.judge.models, visible_gpus()
+    if models.score is None or models.hints is None or models.score == models.hints:
+        place = models.score or models.hints
+        return _judge_at(config, place, "scores and hints", judge_device(config, 0, visible=visible)) if place else None
+    return PairJudge(
+        scorer=_judge_at(config, models.score, "scores", judge_device(config, 0, visible=visible)),
+        hinter=_judge_at(config, models.hints, "hints", judge_device(config, 1, visible=visible)),
+    )
+
+
+def is_address(place: str) -> bool:
+    """Whether a model is asked over HTTP, not hosted here."""
+    return place.startswith(("http://", "https://"))
+
+
+def _judge_at(config: Config, place: str, duty: str, device: str) -> Judge:
+    from openclaw_rl.judge.hosted import HostedJudge
+    from openclaw_rl.judge.llm import LlmJudge
+
+    if is_address(place):
+        endpoint = endpoint_at(config, place, config.judge.llm.model or "")
+        return LlmJudge(settings=replace(llm_settings(config), endpoint=endpoint))
+    return HostedJudge(place, duty, _builder(config, place, duty, device))
+
+
+def _builder(config: Config, place: str, duty: str, device: str) -> Callable[[], HostedParts]:
+    """How to build the model and its judge. What kind of model it is shows only once it is looked up."""
+
+    def build() -> HostedParts:
+        if plugins.load("judge", _IS_CLASSIFIER)(place):
+            return _classifier(config, place, duty, device)
+        return _chat_model(config, place, duty, device)
+
+    return build
+
+
+def _chat_model(config: Config, place: str, duty: str, device: str) -> HostedParts:
+    """An engine of its own for a model that judges in one pass, or votes where it is not precise so."""
+    from openclaw_rl.judge.hosted import HostedParts
+    from openclaw_rl.judge.llm import LlmJudge
+
+    offered = {
+        **_common(config, place, device),
+        "context": config.judge.models.context,
+        "max_batch": config.judge.workers,
+        "cache_tokens": None,
+        "chat_template": None,
+        "tool_format": None,
+        "process": _PROCESS,
+    }
+    model: Any = plugins.build("policy", "local", offered=offered, options={})
+    votes = LlmJudge(settings=llm_settings(config), policy=model)
+    return HostedParts(model=model, judge=votes if duty == "hints" else measured_policy(config, votes, model))
+
+
+def measured_policy(config: Config, baseline: Judge, policy: Policy) -> MeasuredJudge:
+    """The base model of ``policy`` in one pass, and ``baseline`` where it is not precise."""
+    from openclaw_rl.judge.raters import PolicyRater
+
+    return _measured(config, baseline, PolicyRater(policy), identity=lambda: policy.base, workers=1)
+
+
+def measured_endpoint(config: Config, baseline: Judge, *, budget: TokenBudget | None) -> Judge:
+    """The model of ``judge.llm`` in one pass, and ``baseline`` where it is not precise or gives no log-probs."""
+    from openclaw_rl.judge.raters import EndpointRater
+
+    llm = config.judge.llm
+    if not llm.base_url or not llm.model:
+        return baseline
+    endpoint = endpoint_at(config, llm.base_url, llm.model)
+    address = endpoint.base_url
+    return _measured(
+        config, baseline, EndpointRater(endpoint, budget=budget), identity=lambda: address, workers=config.judge.workers
+    )
+
+
+def _measured(
+    config: Config, baseline: Judge, rater: RatesWords, *, identity: Callable[[], str], workers: int
+) -> MeasuredJudge:
+    from openclaw_rl.judge.measured import MeasuredJudge, MeasurePlan, shipped_rows
+    from openclaw_rl.judge.one_pass import OnePass
+
+    plan = MeasurePlan(
+        rows=shipped_rows(),
+        workers=workers,
+        folder=settings.cache_dir() / "judges",
+        identity=identity,
+        rated=config.run.dir / RATED,
+    )
+    return MeasuredJudge(baseline=baseline, asks=OnePass(rater), plan=plan, limits=hint_limits(config))
+
+
+def _classifier(config: Config, place: str, duty: str, device: str) -> HostedParts:
+    """A model that tells classes apart; it writes nothing, so it cannot give hints."""
+    from openclaw_rl.judge.classifier import ClassifierJudge
+    from openclaw_rl.judge.hosted import HostedParts
+
+    if duty == "hints":
+        raise ModelRefused(
+            f"{place} classifies texts and writes none, so it gives no hints",
+            remedy="name it as judge.models.score (PRM_MODEL_PATH), and a chat model, or none, as judge.models.hints",
+        )
+    how = config.judge.classifier
+    model = plugins.load("judge", _CLASSIFIER)(**_common(config, place, device), **how.model_dump())
+    return HostedParts(model=model, judge=ClassifierJudge(model, limits=hint_limits(config)))
+
+
+def _common(config: Config, place: str, device: str) -> dict[str, Any]:
+    return {"model": place, "cache_dir": settings.cache_dir(), "device": device, "dtype": config.judge.models.dtype}
 
 
 def build_judge(config: Config, policy: Policy | None) -> Judge:
     """The judge that ``judge.custom``, ``judge.models`` or ``judge.kind`` names."""
-    from openclaw_rl.judge.auto import AutoJudge
+    from openclaw_rl.judge.parts import AutoJudge
 
     judge = config.judge
     if judge.custom:
@@ -81,8 +297,7 @@ def _classifies(config: Config) -> bool:
 
 def build_reader(config: Config, policy: Policy | None) -> ReaderJudge:
     """The learned reader, with the classifier for the policy's base weights: shipped, or fitted here."""
-    from openclaw_rl.judge.reader.classifier import PolicyClassifier, classifier_for
-    from openclaw_rl.judge.reader.judge import ReaderJudge
+    from openclaw_rl.judge.reader.judge import PolicyClassifier, ReaderJudge, classifier_for
 
     reader, fitted = config.judge.reader, settings.cache_dir() / "readers"
     asked = None
@@ -143,7 +358,7 @@ async def evaluate_judge(
 
 def _classifier_base(config: Config, policy: Policy | None) -> str | None:
     """The base weights whose classifier the reader asks; None where the n-grams speak alone."""
-    from openclaw_rl.judge.reader.classifier import classifier_for
+    from openclaw_rl.judge.reader.judge import classifier_for
 
     if policy is None or not _classifies(config):
         return None
@@ -183,3 +398,53 @@ def _named(config: Config, name: str, policy: Policy | None) -> Judge:
     }
     built: Judge = plugins.build("judge", name, offered=offered, options=judge.options)
     return built
+
+
+# Asking a person what they meant: the judge's doubt in, a labelled line of their own out.
+
+OWN_LINES = "own_lines.jsonl"
+"""in the run's directory: what its users answered, as labelled exchanges; it is never sent anywhere"""
+
+
+class LocalAsker:
+    """Reads messages on this machine and keeps the answers in a file for its owner alone."""
+
+    def __init__(self, judge: Judge, path: Path) -> None:
+        self._judge = judge
+        self._path = path
+
+    async def doubt(self, request: str, reply: str, message: str) -> Doubt | None:
+        """What ``message`` may say of ``reply``, None where there is nothing to ask."""
+        return await find_doubt(self._judge, request, reply, message)
+
+    def keep(self, request: str, reply: str, message: str, doubt: Doubt, *, meant: bool) -> None:
+        """Add the exchange with its answer to the user's own lines."""
+        hint = doubt.hints[0].text if meant and doubt.hints else None
+        row = replace(exchange(request, reply, message), label=label_of(doubt, meant=meant), hint=hint)
+        line = {
+            "request": row.request,
+            "reply": row.reply,
+            "next": row.next,
+            "kind": row.label,
+            "hint": row.hint,
+            "tags": ["asked"],
+        }
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with open(self._path, "a", encoding="utf-8", opener=_private) as file:
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def build_asker(config: Config) -> LocalAsker | None:
+    """Who asks, None where nobody is to be asked. Models are left out: a question must not wait for one."""
+    if not config.judge.ask_in_doubt:
+        return None
+    judge = config.judge
+    light = {"llm": type(judge.llm)(), "models": type(judge.models)()}
+    alone = config.model_copy(update={"judge": judge.model_copy(update=light)})
+    if judge.kind == "llm" and judge.custom is None:
+        alone = with_judge(alone, "rules")
+    return LocalAsker(build_judge(alone, None), config.run.dir / OWN_LINES)

@@ -4,22 +4,76 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from openclaw_rl.app.application import ledger_place
+from openclaw_rl.app.application import App, full_batches_only, ledger_place
 from openclaw_rl.app.factories import running_policy
-from openclaw_rl.app.imports import unread_by_rules
-from openclaw_rl.app.judge_settings import hint_limits
-from openclaw_rl.app.judges import asks_policy, build_judge, running
+from openclaw_rl.app.judges import asks_policy, build_judge, hint_limits, running
 from openclaw_rl.config import Config
-from openclaw_rl.errors import LedgerError, LedgerHeld
-from openclaw_rl.store import ImportLedger, LedgerReader, TrainLedger, submit_request
-from openclaw_rl.types import Version
+from openclaw_rl.errors import ConfigError, LedgerError, LedgerHeld
+from openclaw_rl.ports import Case, Policy
+from openclaw_rl.store import ImportLedger, LedgerReader, TrainLedger, exists, submit_request
+from openclaw_rl.train.loop import TrainLoop
+from openclaw_rl.train.steps import figures
+from openclaw_rl.types import ImportRecord, Turn, Version
 from openclaw_rl.versions import LiveVersions, VersionManager
 from openclaw_rl.views import transcripts
+from openclaw_rl.views.transcripts import ImportReport, Unread, import_file, new_turns
+
+# Files of recorded conversations: which they are, what is new in them, and what of them gets no verdict.
+
+_SUFFIXES: Final = (".json", ".jsonl")
+
+
+def data_files(paths: Sequence[Path]) -> list[Path]:
+    """The files that ``train.data`` names, those of a folder in order; raises ConfigError where there is none."""
+    return [file for path in paths for file in _files(path)]
+
+
+def _files(path: Path) -> Iterator[Path]:
+    if path.is_file():
+        yield path
+        return
+    if not path.is_dir():
+        raise ConfigError(
+            f"train.data: there is no file {path}", remedy="give the path of a JSON or JSONL file, or a folder of them"
+        )
+    found = sorted(file for file in path.rglob("*") if file.suffix in _SUFFIXES and file.is_file())
+    if not found:
+        raise ConfigError(
+            f"train.data: the folder {path} holds no .json or .jsonl file", remedy="see docs/conversations.md"
+        )
+    yield from found
+
+
+def holds_something_new(config: Config, files: Sequence[Path], *, user: str) -> bool:
+    """Whether any of the files has a turn that this run does not know yet."""
+    place = ledger_place(config)
+    if not exists(place):
+        return True
+    with LedgerReader(place) as ledger:
+        return any(new_turns(ledger, file, user=user) for file in files)
+
+
+def unread_by_rules(config: Config) -> Unread:
+    """Why a recorded turn gets no verdict from what it holds; a judge model may still read it."""
+    from openclaw_rl.collect.loop import from_record
+    from openclaw_rl.judge.custom import reaction_of
+    from openclaw_rl.judge.evidence import decide
+
+    limits = hint_limits(config)
+
+    def unread(turn: Turn, record: ImportRecord) -> str | None:
+        case = Case(turn=turn, outcome=from_record(record, at=turn.at))
+        if decide(case, limits=limits) is not None:
+            return None
+        reaction = reaction_of(case)
+        return reaction.note if reaction.score is None and not reaction.hints else None
+
+    return unread
 
 
 async def import_files(
@@ -94,3 +148,127 @@ def _version_of(reader: LedgerReader, request: int) -> Version:
     if version is None:
         raise LedgerError("the running trainer refused to roll back", remedy="its log says why")
     return version
+
+
+# Training from recorded conversations: read, judge and train until nothing is left, then end.
+#
+# A file is read a batch at a time and each batch is trained before the next is read: the log-probs of a recorded reply
+# are those of the version that is live when it is read, so they must not be many versions old when it trains.
+
+WriteLine = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Summary:
+    """What came of the files: what was read of each, the steps taken, the version that is live at the end.
+
+    ``waiting`` turns are not judged or trained yet; the gate has not ruled on version ``undecided`` yet, if any.
+    """
+
+    reports: dict[Path, ImportReport] = field(default_factory=dict)
+    steps: int = 0
+    trained: int = 0
+    dropped: dict[str, int] = field(default_factory=dict)
+    live: int = 0
+    undecided: int | None = None
+    waiting: int = 0
+    paused: str | None = None
+
+    @property
+    def whole(self) -> bool:
+        """Whether all of it was read, judged, trained or dropped, and the last version decided about."""
+        refused = any(report.refused for report in self.reports.values())
+        return not (refused or self.waiting or self.undecided)
+
+
+async def train_from(config: Config, files: Sequence[Path], *, user: str = "default", progress: WriteLine) -> Summary:
+    """Take the conversations in ``files`` through every loop; ``progress`` gets a line for each file and each step.
+
+    What the ledger knows already is not read again, and a turn that has trained does not train again: the same call
+    twice trains nothing the second time, and one that was interrupted is gone on with.
+    """
+    files = data_files(files)
+    app = App(full_batches_only(config), loops=("collect", "judge", "train"), policy=True)
+    async with app.started():
+        with ImportLedger(ledger_place(config), sync=config.store.sync) as ledger:
+            assert app.policy is not None
+            return await _Pipeline(app, app.policy, ledger, user, progress).take(files)
+
+
+class _Pipeline:
+    """From a file to a version, a batch at a time."""
+
+    def __init__(self, app: App, policy: Policy, ledger: ImportLedger, user: str, progress: WriteLine) -> None:
+        self._app, self._policy, self._ledger = app, policy, ledger
+        self._versions = LiveVersions(ledger)
+        self._user, self._progress = user, progress
+        last = ledger.last_step()
+        self._reported = last.number if last else 0
+        self._read = 0
+        self._summary = Summary()
+        self._dropped = ledger.drop_counts()
+
+    async def take(self, files: Sequence[Path]) -> Summary:
+        await self._work()  # what an earlier run left, and the first version
+        for file in files:
+            self._read = 0
+            await self._up_to_date()
+            report = await import_file(
+                self._ledger,
+                file,
+                self._policy,
+                user=self._user,
+                progress=self._after,
+                unread=unread_by_rules(self._app.config),
+            )
+            self._summary.reports[file] = report
+            self._progress(
+                f"{file}: {report.turns} turns taken, {report.known} known already, {len(report.refused)} refused"
+            )
+            if report.verdicts:
+                self._progress(f"{file}: {report.verdicts}")
+            for fault in report.refused:
+                self._progress(f"refused {fault}")
+        train = self._app.loops["train"]
+        assert isinstance(train, TrainLoop)
+        train.hurry()
+        await self._work()
+        return self._end()
+
+    async def _after(self, report: ImportReport) -> None:
+        if report.turns - self._read >= self._app.config.train.batch_size:
+            self._read = report.turns
+            await self._work()
+            await self._up_to_date()
+
+    async def _up_to_date(self) -> None:
+        """Read on with the newest version, so that what is read is measured by what will train on it."""
+        live = self._versions.live()
+        if live is not None and live.number != self._policy.live:
+            await self._policy.load(live)
+
+    async def _work(self) -> None:
+        while await self._app.tick():
+            self._report_steps()
+        self._report_steps()
+
+    def _report_steps(self) -> None:
+        for number in self._ledger.steps_after(self._reported, 1000):
+            step, made = self._ledger.step(number), self._ledger.made_by(number)
+            came = f"version {made.number}" if made else f"skipped: {step.skipped}"
+            self._progress(f"step {number}: {figures(step)}, {came}")
+            self._reported = number
+            self._summary.steps += 1
+            self._summary.trained += len(step.turns)
+
+    def _end(self) -> Summary:
+        live, candidate = self._versions.live(), self._versions.candidate()
+        now = self._ledger.drop_counts()
+        self._summary.dropped = {
+            why: count - before for why, count in now.items() if count > (before := self._dropped.get(why, 0))
+        }
+        self._summary.live = live.number if live else 0
+        self._summary.undecided = candidate.number if candidate else None
+        self._summary.waiting = self._ledger.backlog()
+        self._summary.paused = self._ledger.paused()
+        return self._summary

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from openclaw_rl import config as settings
-from openclaw_rl.app import address, beside
+from openclaw_rl.app import address, workers
 from openclaw_rl.app.application import ledger_place
 from openclaw_rl.config import Config
 from openclaw_rl.errors import ConfigError, OpenClawError
 from openclaw_rl.serve.auth import OPEN_USER
-from openclaw_rl.serve.listener import HttpServer, bind, refuse_open_listener
+from openclaw_rl.serve.loop import HttpServer, bind, refuse_open_listener
 from openclaw_rl.store import LedgerReader
 
 if TYPE_CHECKING:
@@ -132,25 +132,25 @@ class PageBeside:
         self._task = asyncio.create_task(self._begin())
 
     async def _begin(self) -> None:
-        self._process, told = await beside.begin("openclaw_rl.app.page:serve_beside", self._config)
+        self._process, told = await workers.begin("openclaw_rl.app.page:serve_beside", self._config)
         self._said(told.get("url"), f"{told.get('error')}; {told.get('remedy') or 'the server goes on without it'}")
 
     async def end(self) -> None:
         """End it. Safe to call twice."""
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
-        await beside.end(self._process)
+        await workers.end(self._process)
 
 
 def serve_beside() -> None:
     """The process of `PageBeside`."""
-    [config] = beside.taken()
+    [config] = workers.taken()
     logging.basicConfig(level=logging.WARNING)
     try:
         asyncio.run(_serve_beside(config))
     except OpenClawError as error:
-        beside.say(error=error.what, remedy=error.remedy)
+        workers.say(error=error.what, remedy=error.remedy)
 
 
 async def _serve_beside(config: Config) -> None:
-    await serve_page(config, beside.parent_ended(), listening=lambda url: beside.say(url=url))
+    await serve_page(config, workers.parent_ended(), listening=lambda url: workers.say(url=url))

@@ -18,7 +18,7 @@ from openclaw_rl.clients.connect import ServerInfo, server_info
 from openclaw_rl.config import Config, Resolved
 from openclaw_rl.errors import ConfigError
 from openclaw_rl.ports import AgentCommand, Env, SupportsTaskSets
-from openclaw_rl.serve.listener import HttpServer
+from openclaw_rl.serve.loop import HttpServer
 from openclaw_rl.types import new_id
 
 if TYPE_CHECKING:
@@ -140,8 +140,8 @@ def _agent(config: Config, request: PlayRequest) -> tuple[FoundProgram, Start]:
 
 
 def _plan(config: Config, request: PlayRequest) -> PlayPlan:
-    from openclaw_rl.envs.play.contract import SupportsAgents
     from openclaw_rl.envs.play.journal import PlayPlan
+    from openclaw_rl.envs.play.programs import SupportsAgents
 
     env = build_env(config)
     if not isinstance(env, SupportsAgents):

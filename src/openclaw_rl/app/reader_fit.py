@@ -16,10 +16,9 @@ from openclaw_rl.ports import LabelledText
 from openclaw_rl.types import Json
 
 if TYPE_CHECKING:
-    from openclaw_rl.judge.reader.thresholds import Heard
-    from openclaw_rl.judge.reader.voices import Line
+    from openclaw_rl.judge.reader.thresholds import Heard, Line
 
-_FIT: Final = "openclaw_rl.backends.local.classifier.fitting:fit_labels"
+_FIT: Final = "openclaw_rl.backends.local.classifier.model:fit_labels"
 _ARGS: Final = "openclaw_rl.backends.local.classifier.messages:LabelFitArgs"
 _HELD_OUT: Final = 7
 """one voice of so many is held out: thresholds are set on what the classifier was not fitted to"""
@@ -40,11 +39,9 @@ def fit_reader(
     config: Config, *, voices: Path | None, epochs: float, progress: Callable[[str], None]
 ) -> dict[str, Json]:
     """Fit, set thresholds on held-out voices, keep; what it hears of them, by group of languages."""
-    from openclaw_rl.judge.reader.classifier import fitted_folder, labelled
-    from openclaw_rl.judge.reader.combination import Combination, as_json, shipped_combination
-    from openclaw_rl.judge.reader.kinds import KINDS
-    from openclaw_rl.judge.reader.thresholds import calibrated
-    from openclaw_rl.judge.reader.voices import dealt, read_phrases, read_voices
+    from openclaw_rl.judge.reader.combination import KINDS, Combination, as_json, shipped_combination
+    from openclaw_rl.judge.reader.judge import fitted_folder, labelled
+    from openclaw_rl.judge.reader.thresholds import calibrated, dealt, read_phrases, read_voices
 
     folder = voices_folder(voices)
     spoken = read_voices(folder)
@@ -96,7 +93,7 @@ def _heard(lines: Sequence[Line], logprobs: Sequence[Sequence[float]]) -> Heard:
     """The classifier's answers beside the rules'. The n-grams know these voices: they have no say in this."""
     import numpy as np
 
-    from openclaw_rl.judge.reader.kinds import KINDS, group_of
+    from openclaw_rl.judge.reader.combination import KINDS, group_of
     from openclaw_rl.judge.reader.thresholds import Heard, rules_score
 
     return Heard(
@@ -114,8 +111,7 @@ def _figures(heard: Heard, fitted: Any) -> dict[str, Json]:
     """Precision and recall of either score in each group, in chats, at the thresholds that these same lines set."""
     import numpy as np
 
-    from openclaw_rl.judge.reader.combination import believe
-    from openclaw_rl.judge.reader.kinds import BAD, GOOD, GROUPS, KINDS
+    from openclaw_rl.judge.reader.combination import BAD, GOOD, GROUPS, KINDS, believe
     from openclaw_rl.judge.reader.thresholds import estimates
 
     kinds = np.array(KINDS)[heard.target]

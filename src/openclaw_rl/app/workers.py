@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import pickle
 import secrets
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from openclaw_rl.app import beside
 from openclaw_rl.app.runner import stop_on_signals
 from openclaw_rl.config import Config
 from openclaw_rl.errors import ConfigError, EnvFailed, OpenClawError
-from openclaw_rl.serve.listener import HttpServer, bind, is_loopback
+from openclaw_rl.serve.loop import HttpServer, bind, is_loopback
 
 if TYPE_CHECKING:
     from openclaw_rl.envs.pool.leases import EnvPool, Lease
@@ -20,8 +23,71 @@ if TYPE_CHECKING:
     from openclaw_rl.ports import Observation
     from openclaw_rl.types import Message
 
-_LOOK_SECONDS = 10.0
+
+# A process beside this one: it gets its settings through stdin, says one line, and ends when this one does.
+
 _GRACE = 30.0
+"""seconds that a process has to end by itself"""
+_NICE = 5
+"""how far it stands back from what serves"""
+
+
+async def begin(function: str, *given: Any) -> tuple[asyncio.subprocess.Process, dict[str, str | None]]:
+    """Run ``module:function`` in a process of its own, which takes ``given`` with `taken`; it, and what it said first.
+
+    What cannot begin says ``{"error": …, "remedy": …}``.
+    """
+    module, _, name = function.partition(":")
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", f"import sys; sys.path[:0] = {sys.path!r}; from {module} import {name}; {name}()"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    packed = pickle.dumps(given)
+    process.stdin.write(len(packed).to_bytes(8, "big") + packed)
+    said = json.loads(await process.stdout.readline() or b'{"error": "it ended before it began"}')
+    if "error" in said:
+        await process.wait()
+    return process, said
+
+
+async def end(process: asyncio.subprocess.Process | None) -> None:
+    """Let it end, and see to it. Safe to call twice."""
+    if process is None or process.returncode is not None:
+        return
+    assert process.stdin is not None
+    process.stdin.close()  # its sign to end
+    try:
+        await asyncio.wait_for(process.wait(), _GRACE)
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+
+
+def taken() -> Any:
+    """What the process beside gave to this one; from now on this one stands back, and Ctrl-C is not its affair."""
+    size = int.from_bytes(sys.stdin.buffer.read(8), "big")
+    given = pickle.loads(sys.stdin.buffer.read(size))
+    os.setsid()
+    os.nice(_NICE)
+    return given
+
+
+def say(**found: str | None) -> None:
+    """The one line that this process says."""
+    print(json.dumps(found), flush=True)
+
+
+def parent_ended() -> asyncio.Event:
+    """Set when the process that began this one closes our stdin, or is no more."""
+    ended = asyncio.Event()
+    asyncio.get_running_loop().add_reader(0, lambda: None if os.read(0, 4096) else ended.set())
+    return ended
+
+
+_LOOK_SECONDS = 10.0
 _HEAD_SECONDS = 60.0
 _HEAD_BYTES = 65536
 
@@ -98,13 +164,13 @@ class OwnWorker:
     async def __aexit__(self, *_: object) -> None:
         if self._remote is not None:
             await self._remote.__aexit__()
-        await beside.end(self._process)
+        await end(self._process)
 
     async def _begin(self) -> None:
         from openclaw_rl.envs.pool.remote import RemotePool
 
         given = (self._build, self._config, self._events, self._key)
-        process, said = await beside.begin("openclaw_rl.app.workers:serve_beside", *given)
+        process, said = await begin("openclaw_rl.app.workers:serve_beside", *given)
         if "error" in said:
             raise EnvFailed(f"the environments cannot be run: {said['error']}", remedy=said.get("remedy"))
         assert said["url"] is not None
@@ -151,14 +217,12 @@ class OwnWorker:
 
 def serve_beside() -> None:
     """The process of `OwnWorker`."""
-    build, config, events, key = beside.taken()
+    build, config, events, key = taken()
     try:
         asyncio.run(_serve_beside(build(config, events=events), key=key))
     except OpenClawError as error:
-        beside.say(error=error.what, remedy=error.remedy)
+        say(error=error.what, remedy=error.remedy)
 
 
 async def _serve_beside(pool: EnvPool, *, key: str) -> None:
-    await _serve_until(
-        beside.parent_ended(), pool, host="127.0.0.1", port=0, key=key, listening=lambda url: beside.say(url=url)
-    )
+    await _serve_until(parent_ended(), pool, host="127.0.0.1", port=0, key=key, listening=lambda url: say(url=url))

@@ -14,22 +14,16 @@ import click
 from openclaw_rl.cli import (
     chat,
     connect,
-    control,
     demo,
     env_tasks,
     envs,
     inspect,
     judging,
     ledger,
-    make_swe,
-    new,
     notes,
-    page,
     play,
     run,
-    sessions,
     settings,
-    transcripts,
     versions,
 )
 from openclaw_rl.errors import ConfigError, LedgerHeld, NotInLedger, OpenClawError, PluginError
@@ -85,20 +79,20 @@ def cli() -> None:
 
 
 GROUPS: dict[str, tuple[click.Command, ...]] = {
-    "Use it": (run.up, page.page, chat.chat, notes.notes, connect.connect, demo.demo),
+    "Use it": (run.up, connect.page, chat.chat, notes.notes, connect.connect, demo.demo),
     "See what it does": (
-        *(inspect.status, inspect.show, sessions.sessions),
+        *(inspect.status, inspect.show, ledger.sessions),
         *(versions.versions, versions.why, versions.compare),
     ),
-    "Control it": (control.rollback, control.pause, control.resume, versions.pin, versions.unpin),
+    "Control it": (versions.rollback, versions.pause, versions.resume, versions.pin, versions.unpin),
     "Measure it": (versions.evaluate,),
-    "Move conversations": (transcripts.import_, transcripts.export, sessions.delete, ledger.ledger),
+    "Move conversations": (ledger.import_, ledger.export, ledger.delete, ledger.ledger),
     "Run one loop alone": (run.serve, run.collect, run.judge, run.train, envs.envs, play.play),
-    "Set it up": (settings.init, settings.config, settings.list_plugins, new.new, inspect.doctor),
+    "Set it up": (settings.init, settings.config, settings.list_plugins, settings.new, inspect.doctor),
 }
 cli.add_command(demo.bench)
 run.judge.add_command(judging.evaluate)
-for each in (*env_tasks.COMMANDS, make_swe.make_swe, make_swe.clear):
+for each in (*env_tasks.COMMANDS, envs.make_swe, envs.clear):
     envs.envs.add_command(each)
 for group in GROUPS.values():
     for command in group:

@@ -37,7 +37,7 @@ def chat(resolved: Resolved, url: str | None, key: str | None, model: str | None
     import asyncio
 
     from openclaw_rl.app.address import find_url
-    from openclaw_rl.app.asking import build_asker
+    from openclaw_rl.app.judges import build_asker
     from openclaw_rl.clients.api import ApiClient
     from openclaw_rl.clients.chat import PATIENCE, TerminalChat
 

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from openclaw_rl.cli.options import F
+from openclaw_rl.cli.options import F, command, sources
 
 if TYPE_CHECKING:
     from openclaw_rl.clients.connect import ServerInfo
+    from openclaw_rl.config import Resolved
 
 KEY = "OPENCLAW_API_KEY"
 
@@ -117,3 +118,33 @@ _simple("claude-code", "The environment for Claude Code.")
 _simple("codex", "The settings for Codex.")
 _simple("opencode", "The settings for opencode.")
 _simple("openai", "The environment for the OpenAI SDKs and all that read it.")
+
+
+# The command for the page in the browser.
+
+
+@command()
+@click.option("--host", metavar="HOST", help="Address to listen on [default: serve.host].")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port [default: page.port, or the one after serve.port].")
+@click.option("--url", metavar="URL", help="The server's address up to /v1 [default: where the run listens].")
+@sources
+def page(resolved: Resolved, host: str | None, port: int | None, url: str | None) -> None:
+    """See it learn, and steer it, in a browser.
+
+    'up' starts the page too. It reads the run's ledger and acts by the API, so it may be ended and begun at any time.
+    """
+    import asyncio
+
+    from openclaw_rl.app.page import serve_page
+    from openclaw_rl.app.runner import stop_on_signals
+
+    async def go() -> None:
+        stop = asyncio.Event()
+        with stop_on_signals(stop):
+            await serve_page(resolved.config, stop, listening=_tell, host=host, port=port, url=url)
+
+    asyncio.run(go())
+
+
+def _tell(url: str) -> None:
+    click.secho(f"page           {url}", fg="green", err=True)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
+import textwrap
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,8 +15,165 @@ from openclaw_rl.errors import ConfigError
 
 if TYPE_CHECKING:
     from openclaw_rl.config import Config
-    from openclaw_rl.experiments.demo_report import DemoReport
+    from openclaw_rl.experiments.demo import DemoReport, Obeyed
+    from openclaw_rl.experiments.demo_server import Progress
+    from openclaw_rl.experiments.sessions import SimulatedTurn
     from openclaw_rl.tasks.preferences import Preference
+
+
+# The demo in a terminal: the correction, the next reply, the rehearsal as it goes; plain lines in a pipe.
+
+_SHOWN = 3
+
+
+class Live:
+    """A `DemoView` in the terminal: lines that stay, and under them one line that is written over and over."""
+
+    def __init__(self) -> None:
+        self._alive = sys.stdout.isatty()
+        self._began = time.monotonic()
+        self._state, self._step = "in force", -1
+        self._status = self._said = ""
+
+    def phase(self, what: str) -> None:
+        self._print(f"{self._clock():>5} " + click.style(f"==> {what}", bold=True))
+
+    def answered(self, done: int, total: int) -> None:
+        self._show(f"      {done} of {total} answered")
+
+    def turn(self, turn: SimulatedTurn) -> None:
+        mark = click.style("preference met", fg="green") if turn.met else click.style("not yet", fg="yellow")
+        if turn.message != self._said:  # within a session a turn begins with what was said of the reply before
+            self._print(f"      {turn.user}: {_cut(turn.message, 12)}")
+        self._print(f"      v{turn.version}: {_cut(turn.reply, 38)}  ({_size(turn.reply)}, {mark})")
+        self._print(f"      {turn.user}: {_cut(turn.response, 12)}")
+        self._said = turn.response
+
+    def noted(self, note: str) -> None:
+        self._print(click.style(f"      noted: {_cut(note, 15)}", fg="cyan"))
+
+    def obeyed(self, obeyed: Obeyed) -> None:
+        self._print(f"      u1: {_cut(obeyed.prompt, 12)}")
+        for what, reply in (("without the note", obeyed.without), ("with it", obeyed.within)):
+            self._print(f"      {what:>16}: {_cut(reply, 36)}  ({_size(reply)})")
+
+    def progress(self, progress: Progress) -> None:
+        if progress.state != self._state:
+            self._state = progress.state
+            self._print(click.style(f"      the note is {progress.state}: {progress.reason}", fg="cyan"))
+        if progress.step is not None and progress.step != self._step:
+            self._step = progress.step
+            self._print(f"      {_rehearsed(progress)}")
+        self._show(f"      {_rehearsed(progress) if progress.step is not None else 'waiting'}  {self._clock()}")
+
+    def _clock(self) -> str:
+        spent = int(time.monotonic() - self._began)
+        return f"{spent // 60}:{spent % 60:02}"
+
+    def _print(self, line: str) -> None:
+        self._wipe()
+        click.echo(line)
+        self._redraw()
+
+    def _show(self, status: str) -> None:
+        if status != self._status:
+            self._wipe()
+            self._status = status
+            self._redraw()
+
+    def _wipe(self) -> None:
+        if self._alive and self._status:
+            click.echo("\r\x1b[2K", nl=False)
+
+    def _redraw(self) -> None:
+        if self._alive and self._status:
+            click.echo(self._status[: shutil.get_terminal_size().columns - 1], nl=False)
+
+    def done(self) -> None:
+        """Leave the terminal as it was."""
+        self._wipe()
+        self._status = ""
+
+
+def _rehearsed(progress: Progress) -> str:
+    left = "" if progress.seconds_left is None else f", at most about {progress.seconds_left:.0f} s more"
+    seen = ""
+    if progress.met is not None:
+        seen = f", {progress.met[0]} of {progress.met[1]} replies without the note do it"
+    elif progress.kl:
+        seen = f", {progress.kl[-1]:.2f} nats a token from the policy with the note"
+    return f"rehearsal step {progress.step} of at most {progress.of}{seen}{left}"
+
+
+def _size(text: str) -> str:
+    from openclaw_rl.text import word_count
+
+    count = word_count(text)
+    return "1 word" if count == 1 else f"{count} words"
+
+
+def _cut(text: str, taken: int) -> str:
+    """A text on one line of the terminal that has ``taken`` columns for other things."""
+    room = max(30, shutil.get_terminal_size((120, 40)).columns - taken)
+    flat = " ".join(text.split())
+    return flat if len(flat) <= room else f"{flat[: room - 1]}…"
+
+
+def print_report(report: DemoReport) -> None:
+    """Before and after side by side, and the figures."""
+    wide = max(30, (shutil.get_terminal_size((120, 40)).columns - 4) // 2)
+    click.secho("\nThe same held-out prompts, before and after; no note is in them\n", bold=True)
+    for task, old, _noted, new in report.answers[:_SHOWN]:
+        click.secho(task.prompt, bold=True)
+        _columns(old, new, wide)
+    _print_rates(report)
+    _print_road(report)
+    parts = ", ".join(f"{what} {seconds:.0f}" for what, seconds in report.seconds.items() if what != "total")
+    click.echo(f"{report.seconds['total']:.0f} s in all ({parts})")
+    if report.trouble:
+        click.secho(f"training stopped: {report.trouble}", fg="red")
+
+
+def _print_road(report: DemoReport) -> None:
+    """What became of the correction."""
+    if report.note is None or report.end is None:
+        click.secho(
+            f"no correction was heard as a rule in {len(report.turns)} turns: nothing was noted, nothing learned."
+            " 'openclaw-rl why TURN' says how each was read",
+            fg="red",
+        )
+        return
+    click.echo(f"note: {report.note}")
+    click.secho(f"{report.end.state}: {report.end.reason}", fg="green" if report.learned else "yellow")
+    for row in report.rehearsals:
+        spent = ", ".join(f"{what} {seconds:.0f}" for what, seconds in row.get("spent", {}).items())
+        click.echo(f"rehearsed: {row['steps']} steps, {row['replies']} replies, {row['seconds']:.0f} s ({spent})")
+    if report.refused:
+        click.secho(f"{report.refused} versions refused by the gate", fg="yellow")
+
+
+def _print_rates(report: DemoReport) -> None:
+    measured = (report.before, report.noted, report.after)
+    click.secho(f"{report.plan.preference.name}: {report.plan.preference.description}", bold=True)
+    click.echo(f"{f'{report.before.count} held-out prompts':24}{'before':>12}{'with the note':>15}{'after':>12}")
+    rows = (
+        ("preference rate", [f"{one.rate:.0%}" for one in measured]),
+        ("relevance", [f"{one.relevance:.0%}" for one in measured]),
+        ("mean words", [f"{one.words:.1f}" for one in measured]),
+        ("degenerate replies", [f"{one.degenerate}" for one in measured]),
+    )
+    for name, (before, noted, after) in rows:
+        click.echo(f"{name:24}{before:>12}{noted:>15}{after:>12}")
+    click.echo("after: the note is in no prompt; relevance: the share of replies that name what was asked about")
+
+
+def _columns(left: str, right: str, wide: int) -> None:
+    rows = [textwrap.wrap(" ".join(text.split()), wide)[:8] or ["(nothing)"] for text in (left, right)]
+    for at in range(max(map(len, rows))):
+        one, other = (lines[at] if at < len(lines) else "" for lines in rows)
+        click.echo(f"{one:<{wide}}  | {other}")
+    click.echo()
+
 
 FILE = click.Path(dir_okay=False, path_type=Path)
 FOLDER = click.Path(file_okay=False, path_type=Path)
@@ -60,10 +220,8 @@ def demo(
     """
     import asyncio
 
-    from openclaw_rl.cli.demo_view import Live, print_report
-    from openclaw_rl.experiments.demo import run
-    from openclaw_rl.experiments.demo_report import DemoPlan
-    from openclaw_rl.tasks.voices import read_voice
+    from openclaw_rl.experiments.demo import DemoPlan, run
+    from openclaw_rl.tasks.preferences import read_voice
 
     preference = _preference(name)
     if voice is not None:
@@ -125,7 +283,7 @@ def _may_go_on(directory: Path, *, yes: bool) -> None:
 
 def _keep(report: DemoReport, json_file: Path | None) -> None:
     """Write the chart and the figures, and print where they are and how to undo what was learned."""
-    from openclaw_rl.experiments.demo_report import FORMER
+    from openclaw_rl.experiments.demo import FORMER
     from openclaw_rl.experiments.results import write
 
     chart = report.run_dir / "curve.svg"

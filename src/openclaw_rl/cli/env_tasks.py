@@ -95,7 +95,7 @@ def audit(resolved: Resolved, again: bool, count: int | None, levels: tuple[str,
     """
     import asyncio
 
-    from openclaw_rl.app.audits import audit_all
+    from openclaw_rl.app.environments import audit_all
 
     _log(resolved)
     began, audited = time.monotonic(), 0
@@ -177,16 +177,16 @@ def evaluate(
     """
     import asyncio
 
-    from openclaw_rl.evals import environments
+    from openclaw_rl.evals import suites
     from openclaw_rl.types import Sampling
 
     _log(resolved)
     began = time.monotonic()
     samplings = [Sampling(temperature=temperature, max_tokens=tokens) for temperature in dict.fromkeys(temperatures)]
     played = asyncio.run(_evaluated(resolved.config, model_path, split, count, seeds, samplings, api_key_env))
-    found = {temperature: environments.by_rung(at) for temperature, at in played.items()}
+    found = {temperature: suites.by_rung(at) for temperature, at in played.items()}
     click.echo(f"\r{resolved.config.env.type}, {split}, {model_path}, {time.monotonic() - began:.0f} s")
-    for line in environments.lines(found):
+    for line in suites.lines(found):
         click.echo(line)
     for why in sorted({each.error for at in played.values() for each in at if each.error})[:5]:
         click.secho(f"  failed: {' '.join(why.split())}", fg="red")
@@ -208,14 +208,14 @@ async def _evaluated(
 ) -> dict[float, list[PlayedTask]]:
     """The episodes at each temperature, in this order."""
     from openclaw_rl.app.environments import build_env
-    from openclaw_rl.evals import environments, models
+    from openclaw_rl.evals import models, suites
 
     if name == "embedded":
         config = config.model_copy(update={"policy": config.policy.model_copy(update={"model": name})})
-    tasks = environments.chosen_tasks(build_env(config), split=split, count=count)
+    tasks = suites.chosen_tasks(build_env(config), split=split, count=count)
     first, solved, over = config.run.seed, 0, 0
 
-    def done(played: environments.PlayedTask) -> None:
+    def done(played: suites.PlayedTask) -> None:
         nonlocal solved, over
         solved, over = solved + played.solved, over + 1
         whole = len(tasks) * seeds * len(samplings)
@@ -226,7 +226,7 @@ async def _evaluated(
 
     async with models.open_model(config, name, key_env=key_env) as model:
         found = {
-            sampling.temperature: await environments.play_tasks(
+            sampling.temperature: await suites.play_tasks(
                 model,
                 make_env,
                 tasks,

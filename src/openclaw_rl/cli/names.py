@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from openclaw_rl.config import ENVIRONMENT, FLAGS, GROUPS, SETTINGS
-from openclaw_rl.config.stated import STATED
+from openclaw_rl.config.renamed import STATED
 
 
 class KnownName(NamedTuple):

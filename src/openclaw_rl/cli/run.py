@@ -151,7 +151,7 @@ def train(resolved: Resolved, once: bool, data: tuple[Path, ...], user: str) -> 
 
 
 def _train_from(resolved: Resolved, files: Sequence[Path], user: str) -> None:
-    from openclaw_rl.app.offline import train_from
+    from openclaw_rl.app.operations import train_from
 
     with _event_loop() as loop:
         done = loop.run(train_from(resolved.config, files, user=user, progress=click.echo))
@@ -172,7 +172,7 @@ def _train_from(resolved: Resolved, files: Sequence[Path], user: str) -> None:
 
 def _train_first(resolved: Resolved) -> None:
     """What `up` does with recorded conversations before it serves; what is wrong with a record holds nothing up."""
-    from openclaw_rl.app.imports import data_files, holds_something_new
+    from openclaw_rl.app.operations import data_files, holds_something_new
 
     files = data_files(resolved.config.train.data)
     if not files:

@@ -12,6 +12,7 @@ from openclaw_rl.cli.options import POLICY, as_json, command, print_json, reader
 
 if TYPE_CHECKING:
     from openclaw_rl.config import Resolved
+    from openclaw_rl.types import Command
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -60,16 +61,16 @@ def compare(
     """
     import asyncio
 
-    from openclaw_rl.evals import models, pairwise
+    from openclaw_rl.evals import models
     from openclaw_rl.evals.suites import FORMER
-    from openclaw_rl.views.aliases import with_aliases
+    from openclaw_rl.views.lineage import with_aliases
 
     names = (first, second)
     found = asyncio.run(models.compare(resolved.config, names, prompts=prompts, count=count, tokens=tokens, seed=seed))
     if json_out:
         print_json(with_aliases(found, FORMER))
         return
-    for line in pairwise.lines(found):
+    for line in models.lines(found):
         click.echo(line)
 
 
@@ -187,7 +188,7 @@ def evaluate(
 
     from openclaw_rl.evals import models
     from openclaw_rl.evals.suites import FORMER
-    from openclaw_rl.views.aliases import with_aliases
+    from openclaw_rl.views.lineage import with_aliases
 
     running = models.evaluate(
         resolved.config,
@@ -224,3 +225,46 @@ def _report_lines(found: dict[str, Any]) -> list[str]:
 def _rate(one: dict[str, Any]) -> str:
     share = one["passed"] / max(one["of"], 1)
     return f"{one['passed']:>3} of {one['of']:<3}  {share:>4.0%}  ({one['low']:.0%} to {one['high']:.0%})"
+
+
+# Commands that control a run: roll back, pause, resume.
+
+
+@command()
+@click.argument("to", type=int, required=False, metavar="[VERSION]")
+@click.option("--why", default="on request", show_default=True, help="The reason, for the ledger.")
+@sources
+def rollback(resolved: Resolved, to: int | None, why: str) -> None:
+    """Serve older weights again, as a new version.
+
+    Without VERSION: those that were live before the present ones.
+    """
+    import asyncio
+
+    from openclaw_rl.app.operations import roll_back_now
+
+    done = asyncio.run(roll_back_now(resolved.config, to=to, why=why))
+    click.echo(f"version {done.number} is live: {done.note}")
+
+
+@command()
+@click.option("--why", default="on request", show_default=True, help="The reason, for the ledger.")
+@sources
+def pause(resolved: Resolved, why: str) -> None:
+    """Pause training; serving, collecting and judging go on."""
+    _submit(resolved, "pause", reason=why)
+
+
+@command()
+@sources
+def resume(resolved: Resolved) -> None:
+    """Resume training after 'pause' or an alarm."""
+    _submit(resolved, "resume", reason="")
+
+
+def _submit(resolved: Resolved, command: Command, *, reason: str) -> None:
+    from openclaw_rl.app.application import ledger_place
+    from openclaw_rl.store import submit_request
+
+    submit_request(ledger_place(resolved.config), command, reason=reason)
+    click.echo(f"{command}: written down; a running trainer takes it up at its next tick")

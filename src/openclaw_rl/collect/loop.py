@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, runtime_checkable
 
+from openclaw_rl.collect.normalise import clean
 from openclaw_rl.collect.threads import CAPACITY, Threads
+from openclaw_rl.ports import Placement
 from openclaw_rl.types import Drop, DropReason, ImportRecord, Outcome, SessionEnd, Turn, UnreadableTurn
 
 log = logging.getLogger(__name__)
@@ -250,3 +253,21 @@ def _why_empty(turn: Turn) -> tuple[DropReason, str]:
     if "redacted" in turn.completion.flaws:
         return "redacted", "it holds something that must not be kept, so its tokens were not; serve.redact"
     return "empty reply", f"finish {turn.completion.finish}"
+
+
+# Where a request stands among turns, for whoever cannot wait for the loop.
+
+
+class ThreadLookup:
+    """Reads conversations as the loop does, from what it is given alone."""
+
+    def words(self, text: str) -> str:
+        """A user's text without the envelopes that clients put around it."""
+        return clean(text)
+
+    def place(self, request: Turn, known: Sequence[Turn]) -> Placement:
+        """Where ``request`` stands among turns that are known, oldest first."""
+        threads = Threads(idle=math.inf)
+        for seq, turn in enumerate(known):
+            threads.restore(seq, turn, None)
+        return threads.placement(len(known), request)

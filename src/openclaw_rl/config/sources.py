@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 import platformdirs
 from pydantic import ValidationError
 
-from openclaw_rl.config import names, stated
+from openclaw_rl.config import names, renamed
 from openclaw_rl.config.names import ENVIRONMENT, FAMILIES, FLAGS, GROUPS, SECTIONS, SETTINGS, Setting
 from openclaw_rl.config.renamed import refusal
 from openclaw_rl.config.settings import Config
@@ -169,9 +169,9 @@ class _Draft:
         self.problems += [
             f"{path} = {literal(get(config, path))} ({sources[path]}): {what}" for path, what in _contradictions(config)
         ]
-        self.problems += stated.problems(environ, model=config.policy.model)
+        self.problems += renamed.problems(environ, model=config.policy.model)
         self._refuse()
-        answers = stated.notes(environ, model=config.policy.model)
+        answers = renamed.notes(environ, model=config.policy.model)
         notes = (*self.notes, *_known_notes(known, sources), *answers, *_advice(config, sources, file))
         return Resolved(config=config, sources=sources, notes=notes)
 
@@ -232,7 +232,7 @@ def _take_known(draft: _Draft, environ: Mapping[str, str]) -> dict[str, str]:
             draft.given[path] = _Given(value, f"environment {name}")
         elif value != taken:
             draft.notes.append(f"environment {name} is not taken: {winner} sets {path} too, differs, and comes first")
-    known = {*ENVIRONMENT, *stated.STATED}
+    known = {*ENVIRONMENT, *renamed.STATED}
     for name in sorted(each for each in environ if each.startswith(FAMILIES) and each not in known):
         draft.notes.append(f"environment {names.unknown(name, sorted(known))}")
     return {name: path for path, (name, _) in first.items()}

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from openclaw_rl.tasks.tool_use import schema_error
+from openclaw_rl.tasks.coding import schema_error
 from openclaw_rl.types import Message, Prompt, Tool, ToolCall
 from openclaw_rl.web import is_deeper
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
@@ -306,3 +307,29 @@ async def _tried(work: Awaitable[T]) -> tuple[T | None, Exception | None]:
         return await work, None
     except Exception as error:  # it is anyone's code; the caller gives its reason to the episode it ends
         return None, error
+
+
+# What an environment raises is its own failure, and no fault of the policy's: it is anyone's code.
+
+
+def told(error: BaseException) -> str:
+    """The error in a line."""
+    return f"{type(error).__name__}: {error}"
+
+
+def as_failure(error: BaseException) -> BaseException:
+    """An error as EnvFailed; what only stops the program (a cancellation) as it is."""
+    if isinstance(error, EnvFailed) or not isinstance(error, Exception):
+        return error
+    return EnvFailed(told(error))
+
+
+@contextmanager
+def failing_alone() -> Iterator[None]:
+    """Whatever is raised within is raised as EnvFailed, and so costs one episode."""
+    try:
+        yield
+    except EnvFailed:
+        raise
+    except Exception as error:
+        raise as_failure(error) from error

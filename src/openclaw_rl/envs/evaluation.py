@@ -8,7 +8,7 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
-from openclaw_rl.envs.failures import failing_alone
+from openclaw_rl.envs.episodes import failing_alone
 from openclaw_rl.errors import ConfigError, EnvFailed
 from openclaw_rl.ports import Env, SupportsOutcome, SupportsTaskSets
 from openclaw_rl.types import Message, Prompt, Sampling

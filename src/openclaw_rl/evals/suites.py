@@ -18,9 +18,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from openclaw_rl.envs import sandbox
+from openclaw_rl.envs.evaluation import PlayedTask, chosen_tasks, play_each
 from openclaw_rl.gate.checks import flaw
+from openclaw_rl.ports import Env
 from openclaw_rl.stats import difference, wilson
-from openclaw_rl.tasks import coding, tool_use
+from openclaw_rl.tasks import coding
 from openclaw_rl.tasks.everyday import Task, held_out, is_relevant
 from openclaw_rl.tasks.preferences import PREFERENCES, About, Preference
 from openclaw_rl.text import word_count
@@ -82,7 +84,7 @@ def suite_tasks(suite: str, *, seed: int, unsafe: bool) -> list[SuiteTask]:
     if suite == "coding":
         return [_coding(task, unsafe=unsafe) for task in coding.CODING_TASKS]
     if suite == "tool-use":
-        return [_tool_use(task) for task in tool_use.TOOL_TASKS]
+        return [_tool_use(task) for task in coding.TOOL_TASKS]
     return [*_prompted(seed), *_unprompted(seed)]
 
 
@@ -128,9 +130,9 @@ def _coding(task: coding.CodingTask, *, unsafe: bool) -> SuiteTask:
     return SuiteTask(name=task.name, prompt=_plain(task.prompt), max_tokens=160, check=check)
 
 
-def _tool_use(task: tool_use.ToolTask) -> SuiteTask:
+def _tool_use(task: coding.ToolTask) -> SuiteTask:
     async def check(reply: ModelReply) -> Checked:
-        why = "a call that cannot be read" if reply.broken else tool_use.mistake(task, reply.calls)
+        why = "a call that cannot be read" if reply.broken else coding.mistake(task, reply.calls)
         return why, {"makes a call": bool(reply.calls)}
 
     return SuiteTask(name=task.request, prompt=task.prompt, max_tokens=96, check=check)
@@ -213,3 +215,74 @@ def compare(first: Mapping[str, Sequence[TaskResult]], second: Mapping[str, Sequ
         ends = {"low": round(gap.low, 3), "high": round(gap.high, 3)}
         found[suite] = {"difference": round(gap.mean, 3), **ends, "pairs": gap.count, "conclusion": conclusion}
     return found
+
+
+# Success in an environment by rung, of a model under evaluation.
+
+_WIDTH = 44
+"""columns of one temperature"""
+
+__all__ = ["PlayedTask", "by_rung", "chosen_tasks", "lines", "play_tasks", "rate"]
+
+
+async def play_tasks(
+    model: Model,
+    make_env: Callable[[], Env],
+    tasks: Sequence[tuple[str, str]],
+    *,
+    seeds: Sequence[int],
+    sampling: Sampling,
+    max_steps: int,
+    parallel: int,
+    done: Callable[[PlayedTask], None],
+) -> list[PlayedTask]:
+    """See `play_each`, for a model as suites ask it."""
+
+    async def ask(prompt: Prompt, sampling: Sampling) -> Message:
+        reply = await model(prompt, sampling)
+        return Message(role="assistant", content=reply.text, tool_calls=reply.calls)
+
+    return await play_each(
+        ask, make_env, tasks, seeds=seeds, sampling=sampling, max_steps=max_steps, parallel=parallel, done=done
+    )
+
+
+def by_rung(played: Sequence[PlayedTask]) -> dict[str, dict[str, Any]]:
+    """Success by rung and in all, with 95 % intervals; episodes that failed are counted beside them."""
+    groups: dict[str, list[PlayedTask]] = {}
+    for each in played:
+        groups.setdefault(each.rung, []).append(each)
+    return {**{rung: rate(found) for rung, found in groups.items()}, "all": rate(played)}
+
+
+def rate(played: Sequence[PlayedTask]) -> dict[str, Any]:
+    """How many of these were solved."""
+    counted = [each.solved for each in played if each.outcome is not None]
+    low, high = wilson(sum(counted), len(counted))
+    return {
+        "solved": sum(counted),
+        "of": len(counted),
+        "low": round(low, 3),
+        "high": round(high, 3),
+        "failed": len(played) - len(counted),
+    }
+
+
+def lines(found: Mapping[float, Mapping[str, Mapping[str, Any]]]) -> list[str]:
+    """The table of `by_rung` at each temperature, side by side."""
+    names = [_named(temperature) for temperature in found]
+    shown = [f"  {'':<20} {''.join(f'{name:<{_WIDTH}}' for name in names)}".rstrip()]
+    for rung in next(iter(found.values())):
+        cells = [f"{_cell(at[rung]):<{_WIDTH}}" for at in found.values()]
+        shown.append(f"  {rung:<20} {''.join(cells)}".rstrip())
+    return shown
+
+
+def _named(temperature: float) -> str:
+    return "greedy" if temperature == 0 else f"temperature {temperature:g}"
+
+
+def _cell(rate: Mapping[str, Any]) -> str:
+    share = rate["solved"] / max(rate["of"], 1)
+    failed = f", {rate['failed']} failed" if rate["failed"] else ""
+    return f"{rate['solved']:>4} of {rate['of']:<4} {share:>4.0%}  ({rate['low']:.0%} to {rate['high']:.0%}){failed}"

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from openclaw_rl import files
 from openclaw_rl.errors import ConfigError
-from openclaw_rl.views.aliases import with_aliases
+from openclaw_rl.experiments.sessions import SimulatedTurn, is_degenerate, meets
+from openclaw_rl.stats import interval
+from openclaw_rl.tasks.everyday import Task, is_relevant
+from openclaw_rl.tasks.preferences import Preference
+from openclaw_rl.text import word_count
+from openclaw_rl.views.lineage import with_aliases
 
 PACKAGE = Path(__file__).parents[1]
 FORMER = {"prompted": "told", "relevance": "sense", "relevance_kept": "sense_kept", "teachable": "said"}
@@ -59,3 +67,113 @@ def _lines(part: object) -> str:
 
 def _line(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
+
+
+# What is measured of learning: the preference rate, relevance, and how soon a preference is met. Pure.
+#
+# measure(preference, tasks, replies)     rates of a set of held-out replies
+# sessions_until(met)                     sessions until the preference was met in three sessions in a row
+# teachable(plain, prompted)              whether the prompted baseline can teach a preference
+
+RUN = 3
+"""sessions in a row in which the first reply must meet the preference"""
+FOLLOWS, GAIN = 0.5, 0.1
+"""the least prompted rate of a preference that can be taught, and the least by which it is above the plain one"""
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOutRates:
+    """What a set of held-out replies shows. Shares are of all replies; ``words`` is the mean length.
+
+    ``rate`` is the preference rate, ``relevance`` the share that names what was asked about.
+    """
+
+    count: int
+    rate: float
+    relevance: float
+    words: float
+    degenerate: int
+
+    def plain(self) -> dict[str, Any]:
+        return {name: round(value, 4) for name, value in asdict(self).items()}
+
+
+def measure(preference: Preference, tasks: Sequence[Task], replies: Sequence[str]) -> HeldOutRates:
+    """How many replies meet the preference, name what was asked about, are degenerate."""
+    count = len(tasks)
+    pairs = list(zip(tasks, replies, strict=True))
+    return HeldOutRates(
+        count=count,
+        rate=sum(meets(preference, task, reply) for task, reply in pairs) / count,
+        relevance=sum(is_relevant(task, reply) for task, reply in pairs) / count,
+        words=sum(word_count(reply) for reply in replies) / count,
+        degenerate=sum(is_degenerate(task, reply) for task, reply in pairs),
+    )
+
+
+def relevance_kept(after: HeldOutRates, prompted: HeldOutRates) -> float | None:
+    """The relevance of a policy that has learned the preference, over that of the prompted baseline."""
+    return after.relevance / prompted.relevance if prompted.relevance else None
+
+
+def teachable(plain: HeldOutRates, prompted: HeldOutRates) -> str:
+    """Whether the base model with the preference in its prompt can teach it to one without, in words."""
+    if prompted.rate < FOLLOWS:
+        return "cannot be followed even when prompted"
+    if prompted.rate - plain.rate < GAIN:
+        return "nothing to teach: much the same when prompted"
+    return "can be taught"
+
+
+def prompted_table(rows: Mapping[str, tuple[HeldOutRates, HeldOutRates]]) -> str:
+    """The base model by user, plain and with the preference in its prompt, as a Markdown table."""
+    of = ("relevance", "words", "degenerate")
+    head = ("user", "prompts", "plain", "prompted", *(f"{one}, prompted" for one in of), "teachable")
+    lines = [head, ("---",) * len(head)]
+    for name, (plain, prompted) in rows.items():
+        rates = (f"{plain.rate:.2f}", f"{prompted.rate:.2f}", f"{prompted.relevance:.2f}", f"{prompted.words:.0f}")
+        lines.append((name, str(plain.count), *rates, str(prompted.degenerate), teachable(plain, prompted)))
+    return markdown(lines)
+
+
+def markdown(lines: Iterable[Sequence[str]]) -> str:
+    """Rows of cells as a Markdown table."""
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def sessions_until(met: Sequence[bool], *, run: int = RUN) -> int | None:
+    """The number of the session that completes ``run`` in a row with the preference met; None if there is none."""
+    row = 0
+    for number, one in enumerate(met, 1):
+        row = row + 1 if one else 0
+        if row == run:
+            return number
+    return None
+
+
+def curve(turns: Iterable[SimulatedTurn], *, window: int = 8) -> list[tuple[int, float]]:
+    """The share of the last ``window`` first replies that met the preference, by how many had been read."""
+    met = [turn.met for turn in turns if turn.round == 0]
+    recent = (met[max(0, at - window) : at] for at in range(1, len(met) + 1))
+    return [(at, sum(part) / len(part)) for at, part in enumerate(recent, 1)]
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """Shares in 0 .. 1 as little bars."""
+    return "".join(_BARS[min(len(_BARS) - 1, int(value * len(_BARS)))] for value in values)
+
+
+def spread(values: Sequence[float]) -> dict[str, float | None]:
+    """Mean, standard deviation (0 for one value), least and most, and the mean's 95 % interval (None for under three).
+
+    The interval is Student's, over the seeds.
+    """
+    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+    found = {"mean": statistics.fmean(values), "deviation": deviation, "least": min(values), "most": max(values)}
+    within = interval(values, alpha=0.025)
+    ends = {"low": within.low, "high": within.high}
+    return {
+        **{name: round(value, 4) for name, value in found.items()},
+        **{name: round(value, 4) if math.isfinite(value) else None for name, value in ends.items()},
+    }

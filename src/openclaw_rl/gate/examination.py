@@ -8,18 +8,20 @@ base model is its general ability measured anew.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from openclaw_rl.errors import BackendError
+from openclaw_rl.errors import BackendError, ModelRefused
 from openclaw_rl.gate.best import BestResults
-from openclaw_rl.gate.candidates import Candidates, GetPolicy
 from openclaw_rl.gate.checks import (
     Check,
     GateLimits,
+    Probe,
     ProbeReply,
+    Probes,
     check_ability,
     check_corrections,
     check_drift,
@@ -31,15 +33,159 @@ from openclaw_rl.gate.checks import (
     check_pairs,
     check_relevance,
     check_tasks,
+    check_verdicts,
+    choose,
     decide,
+    everyday_probes,
 )
 from openclaw_rl.gate.examiner import Examiner, reads_calls
-from openclaw_rl.gate.probes import Probe, Probes, choose, everyday_probes
-from openclaw_rl.gate.second_look import LONGER, SecondLook, base_of
-from openclaw_rl.gate.verdicts import VerdictCheck
-from openclaw_rl.ports import Case, GateDecision, PlaysTasks, Policy
+from openclaw_rl.ports import Case, GateDecision, PlaysTasks, Policy, SupportsCandidates, SupportsVersions
 from openclaw_rl.store import LedgerReader
 from openclaw_rl.types import Rehearsal, Sampling, Version
+
+# Few replies that seem bad are no proof: other prompts and longer replies, beside the base model's, decide.
+
+MORE_PROBES = 12
+"""further prompts for a version whose replies seem degenerate, or to have lost relevance since the base model"""
+LONGER = 3
+"""times the usual tokens for a reply to them"""
+VALID_FOR = 4
+"""versions for which a second look that found nothing holds, unless it seems to have become worse"""
+
+Compare = Callable[[Sequence[ProbeReply], Sequence[ProbeReply]], Check]
+"""a check of the candidate's replies beside the base model's"""
+
+
+class SecondLook:
+    """Repeats a failed check on other prompts. What it finds holds for some versions, unless one seems worse."""
+
+    def __init__(self, *, tokens: int) -> None:
+        self._tokens = LONGER * tokens
+        self._passed: dict[str, tuple[int, int]] = {}  # by check: the version last found sound, how bad it had seemed
+
+    async def decide(
+        self, seen: Check, bad: int, compare: Compare, examiner: Examiner, candidate: Version, asked: Sequence[Probe]
+    ) -> Check:
+        """What replaces a check that failed on ``asked``, with ``bad`` replies; its first numbers are kept."""
+        number, before = self._passed.get(seen.name, (-VALID_FOR, 0))
+        if bad <= before and candidate.number < number + VALID_FOR:
+            return Check(name=seen.name, ok=True, detail=f"{seen.detail}; version {number} was found sound on others")
+        others = everyday_probes(MORE_PROBES, besides=asked, tokens=self._tokens)
+        both = (candidate, base_of(candidate))
+        found = compare(*[await examiner.replies(version, others, compared=False) for version in both])
+        if found.ok is None:
+            return seen  # there are no other prompts
+        if found.ok:
+            self._passed[seen.name] = candidate.number, bad
+        return replace(found, numbers={**found.numbers, "at_first": dict(seen.numbers)})
+
+
+def base_of(version: Version) -> Version:
+    """The base model as a version."""
+    return Version(number=0, parent=None, base=version.base)
+
+
+# The policy that examines, and the candidates it holds beside the live version.
+
+log = logging.getLogger(__name__)
+
+GetPolicy = Callable[[], Awaitable[Policy]]
+
+
+class LazyPolicy:
+    """A policy of this process alone, built and started when it is first needed."""
+
+    def __init__(self, build: Callable[[], Policy]) -> None:
+        self._build = build
+        self._policy: Policy | None = None
+        self._lock = asyncio.Lock()
+
+    async def __call__(self) -> Policy:
+        """The policy, ready; raises BackendError when it cannot be had."""
+        async with self._lock:
+            if self._policy is None:
+                made = self._build()
+                await made.start()
+                self._policy = made
+            return self._policy
+
+    async def stop(self) -> None:
+        """End it, if it was started. Safe to call twice."""
+        policy, self._policy = self._policy, None
+        if policy is not None:
+            await policy.stop()
+
+
+class Candidates:
+    """The versions that the policy was given for examination."""
+
+    def __init__(self, policy: GetPolicy) -> None:
+        self._policy = policy
+        self._admitted: set[int] = set()
+
+    async def admit(self, policy: Policy, candidate: Version, live: Version) -> Check:
+        """Load the candidate beside the live version; whether its weights can be read."""
+        if not isinstance(policy, SupportsCandidates):
+            raise BackendError(
+                f"policy {policy.name!r} cannot hold a candidate beside the live version",
+                remedy="give it admit() and dismiss() (openclaw_rl.ports.SupportsCandidates), or set gate.mode = 'off'",
+            )
+        await self.dismiss(self._admitted - {candidate.number, live.number})
+        if isinstance(policy, SupportsVersions):
+            policy.know(live)
+        self._admitted.add(candidate.number)
+        try:
+            await policy.admit(candidate)
+        except ModelRefused as error:
+            return Check(name="weights", ok=False, detail=str(error))
+        return Check(name="weights", ok=True, detail="readable and finite")
+
+    async def dismiss(self, numbers: set[int]) -> None:
+        """Unload versions. One that was promoted stays until the next examination: serving takes it up meanwhile."""
+        leaving = numbers & self._admitted
+        self._admitted -= leaving
+        try:
+            policy = await self._policy() if leaving else None
+            for number in leaving:
+                if isinstance(policy, SupportsCandidates):
+                    await policy.dismiss(number)
+        except BackendError as error:  # a policy that is down holds nothing
+            log.debug("versions %s could not be dismissed: %s", leaving, error)
+
+
+# Do the verdicts that trained a candidate contradict what users plainly wrote?
+
+EARLIER_STEPS = 4
+"""steps before one whose judge is in doubt that count as well"""
+
+
+class VerdictCheck:
+    """Compares a step's verdicts with the score that users' own words give (None where they give none)."""
+
+    def __init__(self, ledger: LedgerReader, user_score: Callable[[Case], float | None], *, limits: GateLimits) -> None:
+        self._ledger, self._user_score, self._limits = ledger, user_score, limits
+
+    def check(self, candidate: Version) -> Check:
+        """A judge whom users contradict, or never confirm in this step, is in doubt: the steps before count as well."""
+        if candidate.step is None:
+            return check_verdicts(0, 0, limits=self._limits)
+        found = list(self._agreements(candidate.step))
+        confirmed = {judge for judge, agrees in found if agrees}
+        doubted = {judge for judge, agrees in found if agrees is False or judge not in confirmed}
+        for number in range(max(candidate.step - EARLIER_STEPS, 1), candidate.step) if doubted else ():
+            found += [one for one in self._agreements(number) if one[0] in doubted]
+        both = [agrees for _, agrees in found if agrees is not None]
+        return check_verdicts(both.count(False), len(both), limits=self._limits)
+
+    def _agreements(self, step: int) -> Iterator[tuple[str, bool | None]]:
+        """Of each verdict of a step: the judge, and whether the user's own words agree; None where they say nothing."""
+        for name in self._ledger.step(step).turns:
+            verdict, outcome = self._ledger.verdict(name), self._ledger.outcome(name)
+            if verdict is None or outcome is None or verdict.source != "judge" or not verdict.score:
+                continue
+            plain = self._user_score(Case(turn=self._ledger.turn(name), outcome=outcome))
+            yield verdict.judge, (plain > 0) == (verdict.score > 0) if plain else None
+
 
 NEAR = 0.1
 """nats per token from the base model by which a version may move before its general ability is measured again"""

@@ -22,8 +22,11 @@ from typing import Protocol
 
 from openclaw_rl.ports import Regression
 from openclaw_rl.preferences.comparison import says_same
+from openclaw_rl.preferences.wording import put
 from openclaw_rl.stats import wilson
+from openclaw_rl.store import LedgerReader
 from openclaw_rl.types import Version
+from openclaw_rl.versions import LiveVersions
 
 _WORSE = (0.15, 0.3, 0.5, 0.7, 0.9)
 """how far from the tolerated rate to certainty the alternatives lie"""
@@ -214,3 +217,36 @@ def _regression(
             "likelihood_ratio": round(min(strength, 1e12), 1),
         },
     )
+
+
+# The live monitor: looks for a regression in the newest evidence of the ledger.
+
+REACH = 1000
+"""judged turns that the monitor looks back on"""
+
+
+class VersionMonitor:
+    """Looks at the newest evidence whenever there is any."""
+
+    def __init__(self, ledger: LedgerReader, *, rules: MonitorRules) -> None:
+        self._ledger = ledger
+        self._versions = LiveVersions(ledger)
+        self._rules = rules
+        self._seen = -1
+
+    def check(self) -> Regression | None:
+        """The regression that the evidence shows, None while there is none."""
+        newest = self._ledger.newest("verdicts")
+        if newest == self._seen:
+            return None
+        self._seen = newest
+        live = self._versions.live()
+        if live is None:
+            return None
+        return find_regression(
+            self._ledger.scored(REACH),
+            self._versions.versions(),
+            live=live,
+            rules=self._rules,
+            notes={note.number: put(note) for note in self._ledger.notes()},
+        )

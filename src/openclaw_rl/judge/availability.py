@@ -4,13 +4,87 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import NoReturn
+from typing import Literal, NoReturn
 
 from openclaw_rl.errors import JudgeUnavailable
-from openclaw_rl.judge.breaker import Breaker
+from openclaw_rl.ports import Case
+
+# The circuit breaker: after enough failures in a row, stop asking for a while, then try once.
+
+State = Literal["closed", "open", "half open"]
+
+
+class Breaker:
+    """Counts failures in a row. Open for ``pause`` seconds, twice as long each time it fails again, up to ``longest``.
+
+    After the pause one caller is let through; its result closes the breaker or opens it again.
+    """
+
+    def __init__(
+        self,
+        *,
+        failures: int,
+        pause: float,
+        longest: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._limit = failures
+        self._first_pause = pause
+        self._longest = longest
+        self._clock = clock
+        self._failed = 0
+        self._pause = pause
+        self._open_until: float | None = None
+        self._probing = False
+        self.reason = ""
+
+    @property
+    def state(self) -> State:
+        """Closed lets all through, open none, half open one."""
+        if self._open_until is None:
+            return "closed"
+        return "half open" if self._clock() >= self._open_until else "open"
+
+    @property
+    def retry_in(self) -> float:
+        """Seconds until the next try is let through; 0 when one may go now."""
+        return 0.0 if self._open_until is None else max(0.0, self._open_until - self._clock())
+
+    def allow(self) -> bool:
+        """Whether the caller may try now. In the half-open state only the first caller may, until it reports."""
+        state = self.state
+        if state == "closed":
+            return True
+        if state == "open" or self._probing:
+            return False
+        self._probing = True
+        return True
+
+    def success(self) -> None:
+        """A try worked: closed, and the next pause is a short one again."""
+        self._failed = 0
+        self._pause = self._first_pause
+        self._open_until = None
+        self._probing = False
+        self.reason = ""
+
+    def release(self) -> None:
+        """The one let through ended without a result (it was cancelled): another may try."""
+        self._probing = False
+
+    def failure(self, reason: str) -> None:
+        """A try failed for ``reason``."""
+        self._failed += 1
+        self.reason = reason
+        if self._probing:
+            self._pause = min(2 * self._pause, self._longest)
+        if self._probing or (self._failed >= self._limit and self._open_until is None):
+            self._open_until = self._clock() + self._pause
+        self._probing = False
+
 
 PATIENCE = 600.0
 """seconds of nothing but unreadable answers after which a case is given up: longer than a model takes to restart"""
@@ -113,3 +187,66 @@ class Availability:
             self.failed(note)
         self.breaker.release()
         self._unreadable.pop(case, None)
+
+
+# Cases whose judge was unavailable: when each is asked again, and which one is given up.
+
+TRIES = 8
+"""how often the judge may fail a case, answering others in between, before the case is given up"""
+
+
+@dataclass(slots=True)
+class _Wait:
+    """The answers given to others when a case was last asked, when that was, how often it failed alone."""
+
+    answers: int
+    last_try: float = 0.0
+    alone: int = 0
+
+
+class WaitingList:
+    """Asked again through a breaker whose pause doubles up to ``longest_pause`` seconds: one case first, then all."""
+
+    def __init__(self, *, longest_pause: float, clock: Callable[[], float]) -> None:
+        self.breaker = Breaker(failures=1, pause=min(1.0, longest_pause), longest=longest_pause, clock=clock)
+        self._clock = clock
+        self._waits: dict[str, _Wait] = {}
+        self._answers = 0
+
+    def __len__(self) -> int:
+        return len(self._waits)
+
+    def __contains__(self, turn: str) -> bool:
+        return turn in self._waits
+
+    def keep(self, turns: Collection[str]) -> None:
+        """Forget every case that is not among ``turns``."""
+        self._waits = {turn: wait for turn, wait in self._waits.items() if turn in turns}
+
+    def remove(self, turn: str) -> None:
+        """A case needs the judge no more."""
+        self._waits.pop(turn, None)
+
+    def choose(self, cases: Sequence[Case], *, most: int) -> list[Case]:
+        """Cases for the judge: those that wait as far as the breaker lets them, longest unasked first; the new ones."""
+        new = [case for case in cases if case.turn.id not in self._waits][:most]
+        waited = [case for case in cases if case.turn.id in self._waits]
+        waited.sort(key=lambda case: self._waits[case.turn.id].last_try)
+        if not waited or not self.breaker.allow():
+            return new
+        return [*waited[: most if self.breaker.state == "closed" else 1], *new]
+
+    def answered(self, turn: str) -> None:
+        """The judge answered this case."""
+        self._answers += 1
+        if self._waits.pop(turn, None) is not None:
+            self.breaker.success()
+
+    def failed(self, turn: str, why: str) -> bool:
+        """The judge was unavailable for this case, which waits; whether it fails alone and is to be given up."""
+        self.breaker.failure(why)
+        wait = self._waits.setdefault(turn, _Wait(answers=self._answers))
+        if self._answers > wait.answers:
+            wait.alone += 1
+        wait.answers, wait.last_try = self._answers, self._clock()
+        return wait.alone >= TRIES

@@ -11,9 +11,10 @@ import unicodedata
 from dataclasses import replace
 
 from openclaw_rl.judge.evidence import request_of
+from openclaw_rl.judge.labelled import Label, LabelledRow
 from openclaw_rl.judge.text import user_text
-from openclaw_rl.ports import Case
-from openclaw_rl.types import Verdict
+from openclaw_rl.ports import Case, Judge
+from openclaw_rl.types import Doubt, Verdict
 
 ASKED_AGAIN = "the user names again what the reply left out"
 WEIGHT = 0.5
@@ -86,3 +87,50 @@ class BehaviourJudge:
         silent = Verdict(turn=case.turn.id, score=None, source="behaviour", judge=self.name, note="nothing is sure")
         found = with_behaviour(case, silent)
         return replace(found, seconds=time.perf_counter() - begun)
+
+
+# Messages that are probably corrections and are not understood, so that a person can be asked what they meant.
+#
+# Any judge may say so by `Verdict.doubt`; a request that was perhaps made again is added here. Nothing of it trains:
+# only the answer does, as explicit feedback.
+
+_PERHAPS_AGAIN = 0.5
+"""share of a message's terms that are of the request from which on it is worth a question"""
+
+
+async def find_doubt(judge: Judge, request: str, reply: str, message: str) -> Doubt | None:
+    """What ``message`` may mean where the judge is silent; None where it is sure, or there is nothing to ask."""
+    verdict = await judge.judge(exchange(request, reply, message).case())
+    if verdict.score is not None:
+        return None
+    if verdict.doubt is not None:
+        return verdict.doubt
+    if asks_again(request, reply, message, share=_PERHAPS_AGAIN):
+        return Doubt(score=-1.0, why="perhaps the same request again")
+    return None
+
+
+def exchange(request: str, reply: str, message: str) -> LabelledRow:
+    """An exchange that nobody has labelled yet."""
+    return LabelledRow(
+        where="chat",
+        request=request,
+        reply=reply,
+        next=message,
+        label="neutral",
+        hint=None,
+        language="unknown",
+        voice="own",
+        tags=(),
+        role="user",
+    )
+
+
+def label_of(doubt: Doubt, *, meant: bool) -> Label:
+    """How the message is labelled once its author has answered."""
+    if not meant:
+        return "neutral"
+    if doubt.score > 0:
+        return "praise"
+    kinds = {hint.kind for hint in doubt.hints}
+    return "rule" if "rule" in kinds else "fact" if "fact" in kinds else "complaint"

@@ -13,8 +13,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from openclaw_rl.judge.odds import Odds
-from openclaw_rl.judge.pasted import stretches_of
+from openclaw_rl.judge.base_rate import Odds
+from openclaw_rl.judge.text import stretches_of
 from openclaw_rl.ports import Case
 
 MOST = 2.0

@@ -13,8 +13,8 @@ import anyio
 from openclaw_rl.errors import JudgeUnavailable
 from openclaw_rl.judge.base_rate import SIGNS, at_base_rate
 from openclaw_rl.judge.channel import CHANNELS, Channel, channel_of
+from openclaw_rl.judge.evidence import with_reach
 from openclaw_rl.judge.labelled import LABELS, WANT_RULE, LabelledRow
-from openclaw_rl.judge.standing import with_reach
 from openclaw_rl.ports import Judge
 from openclaw_rl.stats import wilson
 from openclaw_rl.types import Hint, Json

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 from openclaw_rl.judge import tools
 from openclaw_rl.judge.channel import channel_of
@@ -12,11 +13,11 @@ from openclaw_rl.judge.hearing import Exchange, Hearing, hear
 from openclaw_rl.judge.hints import HintLimits, borrowed, filter_hints, kind_of
 from openclaw_rl.judge.prompt import spoken
 from openclaw_rl.judge.reaction import Reaction, read
-from openclaw_rl.judge.reader.combination import Combination
-from openclaw_rl.judge.reader.kinds import KindLogprobs
+from openclaw_rl.judge.reader.combination import Combination, KindLogprobs
 from openclaw_rl.judge.reported import read_report
 from openclaw_rl.judge.text import hands_over, others_words, own_words, unwrapped, user_text
 from openclaw_rl.ports import Case
+from openclaw_rl.preferences.standing import reach
 from openclaw_rl.text import broken, words
 from openclaw_rl.types import Feedback, Hint, Message, Role, Source, Verdict, environment_of, texts
 
@@ -265,3 +266,84 @@ def _failure(message: Message, case: Case) -> str | None:
         return tools.failure(message.content, tools.call_of(message, case.turn.completion.reply.tool_calls))
     found = _RETURN_CODE.match(message.content)
     return tools.ended(found.group(1)) if found else None
+
+
+# The outcome of an episode and what each of its steps earned of its own. Pure.
+#
+# Votes, a reward for the single step and what anyone can see of it (a call that cannot be parsed) are the step's own;
+# the outcome is the session's. Both are kept apart in the verdict: what becomes of them is the trainer's affair.
+
+
+def joined(case: Case, verdict: Verdict) -> Verdict:
+    """The verdict on a step with the outcome of its session, or with what the step itself was paid; else as it is.
+
+    What a person says outright of a turn stands.
+    """
+    if verdict.source == "explicit":
+        return verdict
+    reward, paid = case.reward, _paid(case)
+    if reward is not None and reward.score is not None:
+        step = _own(verdict, paid)
+        note = f"the session was paid {reward.score:g}" + ("" if step is None else f", the step earned {step:g}")
+        return replace(verdict, score=reward.score, step=step, source="environment", note=note)
+    if paid is not None:
+        step = _own(verdict, None) if verdict.source == "judge" else None
+        note = f"the environment paid {paid:g}" + ("" if step is None else f", the step's votes average {step:g}")
+        return replace(verdict, score=paid, step=step, source="environment", note=note)
+    return verdict
+
+
+def outcome_alone(case: Case, why: str) -> Verdict:
+    """The verdict on a step of which nothing but the outcome is known."""
+    silent = Verdict(turn=case.turn.id, score=None, source="environment", judge="evidence", note=why)
+    return joined(case, silent)
+
+
+def failure(case: Case) -> str | None:
+    """Why the episode of a turn failed through no fault of the policy's; None where it did not."""
+    return case.reward.failed if case.reward is not None else None
+
+
+def _own(verdict: Verdict, paid: float | None) -> float | None:
+    """What a step earned: what is known of it already, else the mean of its votes and of what it was paid."""
+    if verdict.step is not None:
+        return verdict.step
+    parts = [float(vote) for vote in verdict.votes if vote is not None]
+    parts += [] if paid is None else [paid]
+    if not parts and verdict.source in ("judge", "deterministic") and verdict.score is not None:
+        parts = [verdict.score]
+    return fmean(parts) if parts else None
+
+
+def _paid(case: Case) -> float | None:
+    """The newest reward for this turn alone."""
+    paid = [feedback for feedback in case.feedback if feedback.source == "environment" and feedback.score is not None]
+    newest = max(paid, key=lambda feedback: feedback.at, default=None)
+    return None if newest is None or newest.score is None else max(-1.0, min(1.0, newest.score))
+
+
+# For how long what a user said holds: marks each hint of a verdict before it is written. Pure.
+
+
+def with_reach(case: Case, verdict: Verdict) -> Verdict:
+    """The verdict with the reach of each hint: as far as the user's own message says, whichever judge took it.
+
+    A hint that was sent outright stands, and so do those of environments and of recorded conversations, of which no
+    note is made.
+    """
+    if not verdict.hints or environment_of(case.turn.user) is not None or described(case) is not None:
+        return verdict
+    outright = {_folded(feedback.hint) for feedback in case.feedback if feedback.source == "explicit" and feedback.hint}
+    message = user_text(case.outcome.next_state)
+    whole = not any(hands_over(text) for text in texts(case.outcome.next_state, "user"))
+
+    def marked(hint: Hint) -> Hint:
+        if _folded(hint.text) in outright:
+            return replace(hint, reach="standing")
+        return replace(hint, reach=reach(hint.text, hint.kind, message, whole=whole))
+
+    return replace(verdict, hints=tuple(map(marked, verdict.hints)))
+
+
+def _folded(text: str) -> str:
+    return " ".join(text.casefold().split())

@@ -7,14 +7,22 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from openclaw_rl.judge.channel import Channel
-from openclaw_rl.judge.quoting import is_text
 from openclaw_rl.judge.reaction import Reaction, is_ironic, read, steers
-from openclaw_rl.judge.reader.combination import Belief, Combination, believe, shipped_combination
-from openclaw_rl.judge.reader.kinds import KINDS, KindLogprobs, LanguageGroup, MessageKind, group_of, mass
-from openclaw_rl.judge.reader.measures import missing_measure, named_measure, shorter
+from openclaw_rl.judge.reader.combination import (
+    KINDS,
+    Belief,
+    Combination,
+    KindLogprobs,
+    LanguageGroup,
+    MessageKind,
+    believe,
+    group_of,
+    mass,
+    shipped_combination,
+)
+from openclaw_rl.judge.reader.measures import carrier, may_be_foreign, missing_measure, named_measure, shorter
 from openclaw_rl.judge.reader.ngrams import NgramModel, Reason, shipped_ngrams
-from openclaw_rl.judge.reader.sentences import carrier, may_be_foreign
-from openclaw_rl.judge.text import own_words, parse
+from openclaw_rl.judge.text import is_text, own_words, parse
 from openclaw_rl.preferences.standing import reach
 from openclaw_rl.types import Doubt, Hint, HintKind
 

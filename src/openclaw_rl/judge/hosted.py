@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from openclaw_rl.errors import JudgeUnavailable, OpenClawError
 from openclaw_rl.judge.explain import Explanation, explain_plainly
-from openclaw_rl.judge.health import Alarm
 from openclaw_rl.judge.parts import at_work, starting
+from openclaw_rl.judge.reported import Alarm
 from openclaw_rl.ports import Case, HostedModel, Judge
 from openclaw_rl.types import Verdict
 

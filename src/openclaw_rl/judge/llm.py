@@ -10,17 +10,14 @@ from dataclasses import dataclass, replace
 import anyio.to_thread
 
 from openclaw_rl.errors import ConfigError, JudgeUnavailable
-from openclaw_rl.judge.availability import PATIENCE, Availability, TokenBudget
-from openclaw_rl.judge.breaker import Breaker
+from openclaw_rl.judge.availability import PATIENCE, Availability, Breaker, TokenBudget
 from openclaw_rl.judge.evidence import foreign, request_of, user_hints
 from openclaw_rl.judge.explain import Explanation
 from openclaw_rl.judge.hints import HintLimits, filter_hints
-from openclaw_rl.judge.policy_voter import PolicyVoter
-from openclaw_rl.judge.poll import Poll, PollCache, Pollster
 from openclaw_rl.judge.prompt import PromptBuilder, PromptSettings, Question
 from openclaw_rl.judge.text import user_text
-from openclaw_rl.judge.voters import EndpointSettings, EndpointVoter, Voter
-from openclaw_rl.judge.votes import VoteRule
+from openclaw_rl.judge.voters import EndpointSettings, EndpointVoter, PolicyVoter, Voter
+from openclaw_rl.judge.votes import Poll, PollCache, Pollster, VoteRule
 from openclaw_rl.ports import Case, Policy
 from openclaw_rl.types import Sampling, Verdict, canonical
 

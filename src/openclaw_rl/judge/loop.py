@@ -15,15 +15,23 @@ import anyio
 import anyio.to_thread
 
 from openclaw_rl.errors import JudgeUnavailable
-from openclaw_rl.judge import health
+from openclaw_rl.judge import reported
+from openclaw_rl.judge.availability import WaitingList
 from openclaw_rl.judge.behaviour import with_behaviour
-from openclaw_rl.judge.evidence import decide, given_hints, leaves_words, may_instruct, with_heard
+from openclaw_rl.judge.evidence import (
+    decide,
+    failure,
+    given_hints,
+    joined,
+    leaves_words,
+    may_instruct,
+    outcome_alone,
+    with_heard,
+    with_reach,
+)
 from openclaw_rl.judge.hints import HintLimits, filter_hints
 from openclaw_rl.judge.llm import LlmJudge
-from openclaw_rl.judge.outcomes import failure, joined, outcome_alone
 from openclaw_rl.judge.parts import LearnsFromRatings, Measures, Reports, at_work, every
-from openclaw_rl.judge.standing import with_reach
-from openclaw_rl.judge.waiting import WaitingList
 from openclaw_rl.ports import Case, Judge
 from openclaw_rl.types import Drop, DropReason, Json, UnreadableTurn, Verdict, environment_of
 
@@ -102,7 +110,7 @@ class JudgeLoop:
         self._failed = 0
         self._given_up = 0
         self._rest_until = float("-inf")
-        self._pairs: deque[health.Pair] = deque(maxlen=512)
+        self._pairs: deque[reported.Pair] = deque(maxlen=512)
         self._overtaken: set[str] = set()
         self._newest: dict[str, Case] = {}
         self._written = 0
@@ -343,7 +351,7 @@ class JudgeLoop:
         breaker = next((each for each in breakers if each.state != "closed"), breakers[0])
         reason = breaker.reason or self._waiting.breaker.reason
         reports = [each for each in asked if isinstance(each, Reports)]
-        alarms = health.alarms(scores, self._pairs, waiting=len(self._waiting), reason=reason)
+        alarms = reported.alarms(scores, self._pairs, waiting=len(self._waiting), reason=reason)
         return {
             "judge": self._judge.name,
             "at_work": at_work(self._judge),
@@ -355,7 +363,7 @@ class JudgeLoop:
             "reason": reason,
             "retry_in": breaker.retry_in,
             "tokens_today": sum(each.tokens.spent for each in models),
-            "agreement": health.agreement(self._pairs),
+            "agreement": reported.agreement(self._pairs),
             "alarms": [asdict(alarm) for alarm in (*alarms, *(found for each in reports for found in each.alarms()))],
         }
 

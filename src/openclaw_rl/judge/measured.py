@@ -21,13 +21,12 @@ import anyio
 
 from openclaw_rl import files
 from openclaw_rl.errors import BackendError, JudgeUnavailable, RequestError
-from openclaw_rl.judge.base_rate import BaseRates, Decision, RatedLine
+from openclaw_rl.judge.base_rate import BaseRates, Decision, Odds, RatedLine
 from openclaw_rl.judge.channel import Channel
 from openclaw_rl.judge.evidence import described
 from openclaw_rl.judge.explain import Explanation, explain_plainly
 from openclaw_rl.judge.hints import HintLimits
 from openclaw_rl.judge.labelled import LabelledRow, read_lines
-from openclaw_rl.judge.odds import Odds
 from openclaw_rl.judge.one_pass import OnePass, OnePassJudge
 from openclaw_rl.judge.parts import at_work
 from openclaw_rl.judge.raters import NoLogprobs

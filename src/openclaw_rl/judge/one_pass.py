@@ -16,15 +16,14 @@ from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple, Protocol
 
-from openclaw_rl.judge.base_rate import BaseRates, Decision
+from openclaw_rl.judge.base_rate import WORDS, BaseRates, Decision, Odds
 from openclaw_rl.judge.channel import CHANNELS, Channel, channel_of
 from openclaw_rl.judge.coding import combined, signs_of
 from openclaw_rl.judge.evidence import reply_of, user_hints
 from openclaw_rl.judge.explain import Explanation
 from openclaw_rl.judge.hints import HintLimits, filter_hints
-from openclaw_rl.judge.odds import WORDS, Odds
-from openclaw_rl.judge.pasted import stretches_of
 from openclaw_rl.judge.prompt import block, escape
+from openclaw_rl.judge.text import stretches_of
 from openclaw_rl.ports import Case, RatesWords
 from openclaw_rl.types import Message, Verdict
 

@@ -12,8 +12,7 @@ from typing import Literal
 from openclaw_rl.judge import lexicon_en as en
 from openclaw_rl.judge import lexicon_zh as zh
 from openclaw_rl.judge.preferences_en import PREFERENCES
-from openclaw_rl.judge.quoting import is_text
-from openclaw_rl.judge.text import Clause, Sentence, own_words, parse
+from openclaw_rl.judge.text import Clause, Sentence, is_text, own_words, parse
 from openclaw_rl.text import is_chinese, words
 from openclaw_rl.types import Doubt, Hint, HintKind
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from starlette.datastructures import QueryParams
 
 from openclaw_rl.errors import NotInLedger
-from openclaw_rl.page.curves import curves_view
+from openclaw_rl.page.charts import curves_view
 from openclaw_rl.page.door import Person
 from openclaw_rl.page.environments import environments_view, episodes_view, replay_view
 from openclaw_rl.page.html import Html
@@ -22,8 +22,8 @@ from openclaw_rl.store import LedgerReader
 from openclaw_rl.types import Turn
 from openclaw_rl.views import browse, environments, learning, lineage, status, transcripts
 from openclaw_rl.views.browse import Curve
+from openclaw_rl.views.environments import picture
 from openclaw_rl.views.learning import Correction
-from openclaw_rl.views.screens import picture
 
 CORRECTIONS, VERSIONS, SESSIONS, TURNS = 20, 50, 30, 100
 """how many of each stand on one page"""

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from urllib.parse import urlencode
 
 from openclaw_rl.page.charts import chart
-from openclaw_rl.page.frame import header
-from openclaw_rl.page.html import Child, Html, chip, clipped, el, empty, join, text, when
+from openclaw_rl.page.html import Child, Html, chip, clipped, el, empty, header, join, text, when
 from openclaw_rl.store.results import EpisodeLine
 from openclaw_rl.types import Message, Turn
 from openclaw_rl.views.browse import Curve

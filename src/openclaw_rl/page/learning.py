@@ -6,8 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from openclaw_rl.page.frame import button, header
-from openclaw_rl.page.html import Child, Html, chip, clipped, el, empty, join, text, when
+from openclaw_rl.page.html import Child, Html, button, chip, clipped, el, empty, header, join, text, when
 from openclaw_rl.page.talk import STATES, notes_panel
 from openclaw_rl.types import Note, Rehearsal
 from openclaw_rl.views.learning import Correction, TrainedIn, VersionAnswer

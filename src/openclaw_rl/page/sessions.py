@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
-from openclaw_rl.page.frame import button, header
-from openclaw_rl.page.html import Html, chip, clipped, el, empty, join, text, when
+from openclaw_rl.page.html import Html, button, chip, clipped, el, empty, header, join, text, when
 from openclaw_rl.store.results import SessionTally
 from openclaw_rl.types import Deletion, Turn
 from openclaw_rl.views.browse import SessionLine, SessionPage

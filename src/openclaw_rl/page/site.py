@@ -19,11 +19,10 @@ from openclaw_rl.errors import NotAllowed, NotInLedger, OpenClawError, RequestEr
 from openclaw_rl.page.actions import Act, Actions, OpenApi, OpenLedger, read_json
 from openclaw_rl.page.door import COOKIE, HEADERS, LASTS, SEARCH_HEADERS, Door, Person, refuse_foreign_act
 from openclaw_rl.page.drawing import Drawing
-from openclaw_rl.page.frame import VIEWS, PageContext, failure_page, login_page, page
-from openclaw_rl.page.html import Html
+from openclaw_rl.page.html import VIEWS, Html, PageContext, failure_page, login_page, page
 from openclaw_rl.store import LedgerReader
 from openclaw_rl.views import learning
-from openclaw_rl.views.live import EVERY, LiveFigures
+from openclaw_rl.views.status import EVERY, LiveFigures
 
 log = logging.getLogger(__name__)
 

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from openclaw_rl.page.door import Person
-from openclaw_rl.page.frame import button, header, switch
-from openclaw_rl.page.html import Html, chip, el, icon, join, text
+from openclaw_rl.page.html import Html, button, chip, el, header, icon, join, switch, text
 from openclaw_rl.store import LedgerReader
 from openclaw_rl.types import LONGEST_NOTE, Message, Note, Turn
 

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from openclaw_rl.page.frame import button, header
-from openclaw_rl.page.html import Html, chip, clipped, el, empty, join, text, when
+from openclaw_rl.page.html import Html, button, chip, clipped, el, empty, header, join, text, when
 from openclaw_rl.ports import GateDecision
 from openclaw_rl.store.results import StateChange
 from openclaw_rl.types import rehearsing

@@ -23,9 +23,13 @@ from typing import Any
 from openclaw_rl import ports
 from openclaw_rl.errors import OpenClawError, PluginError
 from openclaw_rl.plugins.files import find, load
-from openclaw_rl.plugins.kinds import BUILT, KINDS, PORTS, PUBLISHED, Kind
 from openclaw_rl.plugins.shapes import (
+    BUILT,
+    KINDS,
+    PORTS,
+    PUBLISHED,
     JudgeContract,
+    Kind,
     LossContract,
     early_faults,
     faults,
@@ -37,8 +41,8 @@ from openclaw_rl.plugins.shapes import (
 BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
     "policy": {
         "local": "openclaw_rl.backends.local.engine.policy:local_policy",
-        "vllm": "openclaw_rl.backends.engines.factories:vllm_policy",
-        "sglang": "openclaw_rl.backends.engines.factories:sglang_policy",
+        "vllm": "openclaw_rl.backends.engines.policy:vllm_policy",
+        "sglang": "openclaw_rl.backends.engines.policy:sglang_policy",
         "tinker": "openclaw_rl.backends.tinker.factories:tinker_policy",
         "fake": "openclaw_rl.backends.fake:FakePolicy",
     },
@@ -48,22 +52,22 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "fake": "openclaw_rl.backends.fake:FakeTrainer",
     },
     "judge": {
-        "auto": "openclaw_rl.judge.auto:AutoJudge",
+        "auto": "openclaw_rl.judge.parts:AutoJudge",
         "reader": "openclaw_rl.judge.reader.judge:ReaderJudge",
-        "rules": "openclaw_rl.judge.rules:RulesJudge",
+        "rules": "openclaw_rl.judge.custom:RulesJudge",
         "behaviour": "openclaw_rl.judge.behaviour:BehaviourJudge",
         "llm": "openclaw_rl.judge.llm:LlmJudge",
     },
     "env": {
         "terminal": "openclaw_rl.envs.terminal.env:ladder",
         "toolcall": "openclaw_rl.envs.toolcall.env:toolcall",
-        "gui": "openclaw_rl.envs.gui.factory:gui",
+        "gui": "openclaw_rl.envs.gui.env:gui",
         "swe": "openclaw_rl.envs.swe.env:swe",
         "gymnasium": "openclaw_rl.envs.gym.env:GymnasiumEnv",
         "bfcl": "openclaw_rl.envs.toolcall.bfcl:bfcl",
         "reasoning-gym": "openclaw_rl.envs.toolcall.reasoning:reasoning_gym",
-        "agentbench-os": "openclaw_rl.envs.terminal.agentbench:agentbench_os",
-        "intercode-bash": "openclaw_rl.envs.terminal.intercode:intercode_bash",
+        "agentbench-os": "openclaw_rl.envs.terminal.published:agentbench_os",
+        "intercode-bash": "openclaw_rl.envs.terminal.published:intercode_bash",
         "harbor": "openclaw_rl.envs.terminal.harbor:harbor",
     },
     "rollout": {

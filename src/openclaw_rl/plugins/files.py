@@ -13,8 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from openclaw_rl.errors import MissingExtra, OpenClawError, PluginError
-from openclaw_rl.plugins.kinds import BUILT, PUBLISHED, Kind
-from openclaw_rl.plugins.shapes import early_faults
+from openclaw_rl.plugins.shapes import BUILT, PUBLISHED, Kind, early_faults
 
 _EXTRA_OF = {"torch": "local", "transformers": "local", "peft": "local", "safetensors": "local", "gguf": "local"}
 

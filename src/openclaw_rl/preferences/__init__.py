@@ -7,7 +7,7 @@ contradicts   whether a newer note replaces an older one
 """
 
 from openclaw_rl.preferences.checking import RuleChecker, check, checker_of, meets
-from openclaw_rl.preferences.demands import Demand, Wish
 from openclaw_rl.preferences.parsing import parse
+from openclaw_rl.preferences.vocabulary import Demand, Wish
 
 __all__ = ["Demand", "RuleChecker", "Wish", "check", "checker_of", "meets", "parse"]

@@ -14,8 +14,8 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
-from openclaw_rl.preferences.demands import LENGTHS, Demand
 from openclaw_rl.preferences.parsing import parse
+from openclaw_rl.preferences.vocabulary import LENGTHS, Demand
 from openclaw_rl.preferences.wording import wording
 from openclaw_rl.text import words
 from openclaw_rl.types import NoteKind

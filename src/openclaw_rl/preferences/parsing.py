@@ -13,7 +13,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from openclaw_rl.preferences.demands import LENGTHS, Demand, Relation, Wish
 from openclaw_rl.preferences.vocabulary import (
     ANY_NUMBER,
     BULLETS,
@@ -22,10 +21,14 @@ from openclaw_rl.preferences.vocabulary import (
     CHINESE_NUMBERS,
     CHINESE_UNITS,
     LANGUAGE_NAMES,
+    LENGTHS,
     LIMITS,
     LIMITS_AFTER,
     NEGATION,
     UNITS,
+    Demand,
+    Relation,
+    Wish,
     count_of,
     pattern,
 )

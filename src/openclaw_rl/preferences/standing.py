@@ -19,9 +19,9 @@ import re
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
-from openclaw_rl.preferences.demands import LENGTHS, Wish
 from openclaw_rl.preferences.parsing import parse
 from openclaw_rl.preferences.signs import LANGUAGES, STATERS, Signs
+from openclaw_rl.preferences.vocabulary import LENGTHS, Wish
 from openclaw_rl.text import words
 from openclaw_rl.types import HintKind, Reach
 

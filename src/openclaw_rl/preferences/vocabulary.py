@@ -7,9 +7,9 @@ and nowhere else: parsing, wording and comparison read these tables.
 from __future__ import annotations
 
 import re
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
 
-from openclaw_rl.preferences.demands import Relation
 from openclaw_rl.text import NUMBER, number_of
 
 UNITS: Final = {
@@ -148,3 +148,39 @@ PROGRAMMING: Final = "python|javascript|typescript|rust|java|bash|go|kotlin|swif
 def pattern(text: str) -> re.Pattern[str]:
     """A compiled, case-insensitive pattern."""
     return re.compile(text, re.IGNORECASE)
+
+
+# The nouns of a preference: a wish for replies, and the demands that it is made of.
+#
+# Wish("At most 30 words, in German.") = length, most 30 words and language, german
+
+Relation: TypeAlias = Literal["most", "least", "about", "more", "less", "yes", "no"]
+"""``more`` and ``less`` are vague: they name a direction and no measure"""
+
+LENGTHS = frozenset({"words", "sentences", "paragraphs", "lines", "characters"})
+"""aspects that measure the length of a reply, each named after its unit"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """One thing that a wish asks of each reply, such as ``Demand(aspect="words", relation="most", number=30)``."""
+
+    aspect: str
+    relation: Relation = "yes"
+    number: int | None = None
+    text: str | None = None
+    """the words, the language or the name that it speaks of"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """A wish as parsed. All its demands hold together; ``rest`` is True where it asks for more than they cover."""
+
+    text: str
+    demands: tuple[Demand, ...] = ()
+    rest: bool = False
+
+    @property
+    def known(self) -> bool:
+        """Whether the demands are all that it asks for."""
+        return bool(self.demands) and not self.rest

@@ -23,10 +23,8 @@ from openclaw_rl.errors import (
 from openclaw_rl.formats.parts import Part
 from openclaw_rl.formats.reply_parser import ReplyParser
 from openclaw_rl.ports import Delta, Piece, Policy, Stream, SupportsScopes
-from openclaw_rl.serve.limits import RequestLimits
-from openclaw_rl.serve.metrics import Metrics
-from openclaw_rl.serve.recorder import TurnRecorder
-from openclaw_rl.serve.redact import Redact, redact_turn
+from openclaw_rl.serve.recorder import Metrics, TurnRecorder
+from openclaw_rl.serve.redact import GenerationRules, RecordingRules, Redact, redact_turn
 from openclaw_rl.serve.request import (
     Caller,
     Event,
@@ -34,9 +32,9 @@ from openclaw_rl.serve.request import (
     ReplyDelta,
     ReplyFinished,
     ReplyStarted,
+    RequestLimits,
     TurnLedger,
 )
-from openclaw_rl.serve.rules import GenerationRules, RecordingRules
 from openclaw_rl.serve.structured_output import at_wire_field, clamp_max_tokens, enforce_format
 from openclaw_rl.types import Completion, Finish, Tokens, Turn, environment_of
 

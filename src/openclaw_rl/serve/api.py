@@ -27,19 +27,15 @@ from starlette.routing import Route
 
 from openclaw_rl.ports import Policy, ReportsHealth
 from openclaw_rl.serve.answer import Answerer
-from openclaw_rl.serve.api_errors import ApiError, anthropic_error, openai_error
-from openclaw_rl.serve.control import SubmitsControl, control_routes
-from openclaw_rl.serve.deletion import DeletesSession, deletion_routes
+from openclaw_rl.serve.auth import NOTES_HEADER
+from openclaw_rl.serve.control import DeletesSession, SubmitsControl, control_routes, deletion_routes
 from openclaw_rl.serve.endpoints import AdmittedRequest, ApiEndpoint, CountTokensHandler, GenerateHandler
-from openclaw_rl.serve.feedback import FeedbackHandler, RewardHandler, SessionEndHandler
-from openclaw_rl.serve.headers import NOTES_HEADER
-from openclaw_rl.serve.limits import RequestLimits
-from openclaw_rl.serve.metrics import Metrics
+from openclaw_rl.serve.feedback import FeedbackHandler, OutrightFeedback, RewardHandler, SessionEndHandler
 from openclaw_rl.serve.notes import StandingNotes, note_routes
 from openclaw_rl.serve.openapi import page_for
-from openclaw_rl.serve.outright import OutrightFeedback
-from openclaw_rl.serve.request import TurnLedger
-from openclaw_rl.serve.rules import AccessRules, GenerationRules, OutrightRules, RecordingRules
+from openclaw_rl.serve.recorder import Metrics
+from openclaw_rl.serve.redact import AccessRules, GenerationRules, OutrightRules, RecordingRules
+from openclaw_rl.serve.request import ApiError, RequestLimits, TurnLedger, anthropic_error, openai_error
 from openclaw_rl.serve.state import ServerState
 from openclaw_rl.serve.structured_output import UNENFORCED
 from openclaw_rl.serve.wire.chat import ChatWire

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hmac
+import re
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 from openclaw_rl.errors import NotAllowed, RequestError
+from openclaw_rl.types import Json, Kind
 
 OPEN_USER = "local"
 """who everybody is where no keys are set"""
@@ -50,3 +53,115 @@ def _given_key(headers: Headers) -> str:
     if scheme.lower() == "bearer" and key.strip():
         return key.strip()
     return headers.get("x-api-key", "").strip()
+
+
+# What the headers and the body say about a turn: its session, main or side, to be trained or not.
+
+_SESSION_HEADERS = (
+    "x-session-id",  # ours, and opencode's
+    "x-session-affinity",  # OpenClaw: session id and epoch, which together are one conversation
+    "session_id",  # OpenClaw, likewise
+    "x-claude-code-session-id",
+    "thread-id",  # Codex: a thread within a session
+    "session-id",  # Codex
+)
+NOTES_HEADER = "x-openclaw-rl-notes"
+"""off keeps standing notes out of a request's prompt; in a response, the numbers of those that were put in"""
+_NAME = re.compile(r"[^\x00-\x1f\x7f]{1,256}")
+_CLAUDE_SESSION = re.compile(r"session_([0-9A-Za-z-]{8,64})")
+_LONGEST_CLIENT = 256
+_TRUE = frozenset({"1", "true", "yes", "on"})
+_FALSE = frozenset({"", "0", "false", "no", "off"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnHeaders:
+    """What the headers of one request say. ``train_session`` False: this session is out of training from now on."""
+
+    session: str | None
+    group: str | None
+    client: str
+    declared: Kind | None
+    done: bool
+    train: bool
+    train_session: bool
+    notes: bool
+
+
+def read_headers(headers: Mapping[str, str]) -> TurnHeaders:
+    """Raises RequestError for a header that cannot be read; an absent header means nothing."""
+    train = headers.get("x-openclaw-rl-train", "on").strip().lower()
+    if train not in ("on", "off", "off-session"):
+        raise _header("x-openclaw-rl-train", "must be on, off or off-session")
+    return TurnHeaders(
+        session=_session(headers),
+        group=_named(headers, "x-openclaw-rl-group") if headers.get("x-openclaw-rl-group", "").strip() else None,
+        client=headers.get("user-agent", "").split(" (", 1)[0].strip()[:_LONGEST_CLIENT],
+        declared=_declared(headers.get("x-turn-type", "").strip().lower()),
+        done=_done(headers.get("x-session-done", "").strip().lower()),
+        train=train == "on",
+        train_session=train != "off-session",
+        notes=_switch(headers, NOTES_HEADER),
+    )
+
+
+def _session(headers: Mapping[str, str]) -> str | None:
+    """The first name; where another header says the same name with an epoch (``NAME:3``), that one."""
+    names = [_named(headers, name) for name in _SESSION_HEADERS if headers.get(name, "").strip()]
+    if not names:
+        return None
+    return next((name for name in names if re.fullmatch(re.escape(names[0]) + r":\d{1,9}", name)), names[0])
+
+
+def _named(headers: Mapping[str, str], name: str) -> str:
+    return session_name(_utf8(headers[name].strip()), name)
+
+
+def _utf8(value: str) -> str:
+    """A header's value as UTF-8 where its bytes are that, so that a name reads the same in a header and in a path."""
+    try:
+        return value.encode("latin-1").decode("utf-8")
+    except UnicodeError:
+        return value
+
+
+def session_name(text: str, where: str) -> str:
+    """A session's or group's name, 1 to 256 characters without control characters."""
+    if not _NAME.fullmatch(text):
+        raise _header(where, "must be 1 to 256 characters without control characters")
+    return text
+
+
+def _declared(text: str) -> Kind | None:
+    if text == "main":
+        return "main"
+    if text == "side":
+        return "side"
+    if text:
+        raise _header("x-turn-type", "must be main or side")
+    return None
+
+
+def _switch(headers: Mapping[str, str], name: str) -> bool:
+    text = headers.get(name, "on").strip().lower()
+    if text not in ("on", "off"):
+        raise _header(name, "must be on or off")
+    return text == "on"
+
+
+def _done(text: str) -> bool:
+    if text not in _TRUE | _FALSE:
+        raise _header("x-session-done", "must be true or false")
+    return text in _TRUE
+
+
+def _header(name: str, what: str) -> RequestError:
+    return RequestError(f"{name}: {what}", field=name)
+
+
+def guess_session(user_id: Json, *named: Json) -> str | None:
+    """The session by a field that often, though not always, goes with one conversation."""
+    claude = _CLAUDE_SESSION.search(user_id) if isinstance(user_id, str) else None
+    if claude:
+        return claude[1]
+    return next((text for text in named if isinstance(text, str) and _NAME.fullmatch(text)), None)

@@ -14,16 +14,17 @@ from typing import TypeAlias, TypeVar
 from starlette.types import Receive, Scope, Send
 
 from openclaw_rl.errors import BackendDown, BackendGone, LedgerDown, RequestError
-from openclaw_rl.serve.api_errors import ApiError, anthropic_error, api_error_of
-from openclaw_rl.serve.auth import Headers, headers_of
-from openclaw_rl.serve.headers import NOTES_HEADER
+from openclaw_rl.serve.auth import NOTES_HEADER, Headers, headers_of
 from openclaw_rl.serve.request import (
+    ApiError,
     Caller,
     GenerationRequest,
     Outright,
     ReplyFinished,
     ReplyStarted,
     Wire,
+    anthropic_error,
+    api_error_of,
     reply_events,
 )
 from openclaw_rl.serve.sse import CallerGone, HttpExchange

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
-from openclaw_rl.errors import InvalidValue, RequestError
+from openclaw_rl.errors import InvalidValue, LedgerError, RequestError
+from openclaw_rl.ports import ConversationReader
+from openclaw_rl.serve.auth import session_name
 from openclaw_rl.serve.endpoints import AdmittedRequest, read_body
 from openclaw_rl.serve.fields import Name, Number, RequestModel, Unless, parse
-from openclaw_rl.serve.headers import session_name
-from openclaw_rl.serve.redact import redact_feedback
+from openclaw_rl.serve.redact import OutrightRules, redact_feedback, redact_turn
+from openclaw_rl.serve.request import Caller, GenerationRequest, ReplyFinished
 from openclaw_rl.serve.state import ServerState
-from openclaw_rl.types import Feedback, SessionReward, Turn, environment_of
+from openclaw_rl.serve.wire.responses import answer_id
+from openclaw_rl.types import Completion, Feedback, Message, Prompt, SessionReward, Tokens, Turn, environment_of
 
 _LARGEST = 2**20
 """bytes of a body; a comment and an edited reply are no longer than that"""
@@ -174,3 +182,218 @@ class SessionEndHandler:
         ledger = answerer.ledger
         await answerer.write(lambda: answerer.recorder.then(lambda: ledger.add_ending(session, admitted.user)))
         await admitted.exchange.reply_json(200, {"object": "session.ended", "session": session})
+
+
+# Feedback that a person says outright, in any client: /good, /bad, 👍, 👎, /fix TEXT.
+#
+# Such a message is about the turn before it. The gateway takes it as explicit feedback and answers it with one line;
+# the model never sees it, then or in a later history, and it is no turn.
+
+log = logging.getLogger(__name__)
+
+_MARKS = ("/good", "/bad", "/fix", "👍", "👎")
+_COMMAND = re.compile(r"/(good|bad)[.!]*", re.IGNORECASE)
+_FIX = re.compile(r"/fix(?:[:\s]\s*(.*))?", re.IGNORECASE | re.DOTALL)
+_TONE = re.compile(r"[\s\ufe0f\U0001f3fb-\U0001f3ff]+")
+_MOST_THUMBS = 5
+_LONGEST = 65_536  # characters of a message, envelopes included, that may be a remark
+_IN_SESSION, _OF_USER = 32, 64  # turns looked through for the one before
+_NOTHING_READ: Tokens = (0,)
+
+GOOD = "noted: the reply before was good."
+BAD = "noted: the reply before was bad."
+FIX = "noted: the reply before was bad, and what would have made it better."
+_NO_RULE = "noted: the reply before was bad. Nothing is learned from the text:"
+_NOTHING = "nothing noted:"
+NO_TEXT = f"{_NOTHING} write what would have made the reply better after /fix."
+NO_TURN = f"{_NOTHING} there is no reply before this one that could be rated."
+NOT_KEPT = f"{_NOTHING} this conversation is not kept."
+LATER = f"{_NOTHING} the ledger cannot be written now. Say it again later."
+_ANSWERS = (GOOD, BAD, FIX, _NO_RULE, _NOTHING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remark:
+    """What was said outright of the turn before: a thumb, and what would have made it better."""
+
+    thumb: str
+    text: str | None = None
+
+
+def read_remark(words: str) -> Remark | None:
+    """The remark that a message is, None for any other message; ``words`` are a user's own, without envelopes."""
+    words = words.strip()
+    if command := _COMMAND.fullmatch(words):
+        return Remark(thumb="up" if command[1].lower() == "good" else "down")
+    if fix := _FIX.fullmatch(words):
+        return Remark(thumb="down", text=(fix[1] or "").strip())
+    thumbs = _TONE.sub("", words)
+    if thumbs and len(thumbs) <= _MOST_THUMBS and thumbs.strip(thumbs[0]) == "" and thumbs[0] in "👍👎":
+        return Remark(thumb="up" if thumbs[0] == "👍" else "down")
+    return None
+
+
+def without_remarks(messages: Sequence[Message], reader: ConversationReader, *, unanswered: bool) -> list[Message]:
+    """A history without remarks and what the gateway answered; the last message, which is no history, stays.
+
+    ``unanswered``: also without a remark that another message of the user follows, its answer having been lost.
+    """
+    dropped: set[int] = set()
+    for at, message in enumerate(messages):
+        if _remark_of(message, reader) is None:
+            continue
+        after = next((n for n in range(at + 1, len(messages)) if _speaks(messages[n], reader)), None)
+        if after is None:
+            continue
+        if _is_answer(messages[after]):
+            dropped |= {at, after}
+        elif unanswered and messages[after].role == "user":
+            dropped.add(at)
+    return [message for at, message in enumerate(messages) if at not in dropped]
+
+
+def _may_be(message: Message) -> bool:
+    """Whether a message is worth a closer look: most are not, and some are long."""
+    if message.role != "user" or message.images or len(message.content) > _LONGEST:
+        return False
+    folded = message.content.lower()
+    return any(mark in folded for mark in _MARKS)
+
+
+def _remark_of(message: Message, reader: ConversationReader) -> Remark | None:
+    return read_remark(reader.words(message.content)) if _may_be(message) else None
+
+
+def _speaks(message: Message, reader: ConversationReader) -> bool:
+    return message.role != "user" or bool(message.images) or bool(reader.words(message.content))
+
+
+def _is_answer(message: Message) -> bool:
+    return message.role == "assistant" and not message.tool_calls and message.content.strip().startswith(_ANSWERS)
+
+
+class OutrightFeedback:
+    """Takes remarks in place of the policy."""
+
+    def __init__(self, server: ServerState, rules: OutrightRules) -> None:
+        self._server = server
+        self._rules = rules
+
+    def without(self, request: GenerationRequest) -> GenerationRequest:
+        """The request as if nothing had ever been said outright in its history."""
+        messages = request.prompt.messages
+        kept = without_remarks(messages, self._rules.reader, unanswered=self._rules.enabled)
+        if len(kept) == len(messages) or not kept:
+            return request
+        return replace(request, prompt=replace(request.prompt, messages=tuple(kept)))
+
+    async def note(self, request: GenerationRequest, caller: Caller) -> ReplyFinished | None:
+        """Take the remark that a request ends with, and answer it; None where it is for the policy."""
+        remark = self._remark(request, caller)
+        if remark is None:
+            return None
+        asked = self._as_turn(request, caller)
+        try:
+            side, before = await self._before(asked)
+            if side:
+                return None
+            line = await self._keep(remark, before, caller)
+            if caller.done and caller.session is not None:
+                await self._end(caller.session, caller.user)
+        except LedgerError as error:
+            log.error("remark not kept user=%s: %s", caller.user, type(error).__name__)
+            before, line = None, LATER
+        return ReplyFinished(_answered(asked, before, line))
+
+    def _remark(self, request: GenerationRequest, caller: Caller) -> Remark | None:
+        """Never of a side call, an environment or a rollout, nor where the reply must be JSON or a tool call."""
+        if not self._rules.enabled or caller.declared == "side" or caller.group is not None:
+            return None
+        if environment_of(caller.user) is not None or request.sampling.json_schema is not None:
+            return None
+        if request.prompt.tool_choice not in ("auto", "none"):
+            return None
+        ending = list(takewhile(lambda message: message.role == "user", reversed(request.prompt.messages)))
+        if not any(map(_may_be, ending)):
+            return None
+        last = next((message for message in ending if _speaks(message, self._rules.reader)), None)
+        return None if last is None else _remark_of(last, self._rules.reader)
+
+    def _as_turn(self, request: GenerationRequest, caller: Caller) -> Turn:
+        """The request as a turn that is never written: what tells where it stands is the same for both."""
+        completion = Completion(
+            reply=Message(role="assistant"),
+            prompt_tokens=_NOTHING_READ,
+            reply_tokens=(),
+            logprobs=(),
+            sampling=request.sampling,
+            finish="stop",
+            version=self._server.policy.live,
+        )
+        return Turn(
+            prompt=request.prompt,
+            completion=completion,
+            user=caller.user,
+            session=caller.session,
+            client=caller.client,
+            declared=caller.declared,
+            at=self._server.answerer.clock(),
+        )
+
+    async def _before(self, asked: Turn) -> tuple[bool, Turn | None]:
+        """Whether it is a side call, and the turn before it: of its session, else of its user's latest turns."""
+        redact = self._server.answerer.recording.redact
+        if redact is not None:  # as what it is compared with was
+            asked = await asyncio.to_thread(redact_turn, asked, redact)
+        scopes = [(asked.session, _IN_SESSION)] if asked.session is not None else []
+        side = False
+        for session, limit in (*scopes, (None, _OF_USER)):
+            known = await self._latest(asked.user, session, limit)
+            placed = await asyncio.to_thread(self._rules.reader.place, asked, known)
+            side = side or placed.kind == "side"
+            if side or placed.before is not None:
+                return side, next((turn for turn in known if turn.id == placed.before), None)
+        return side, None
+
+    async def _latest(self, user: str, session: str | None, limit: int) -> Sequence[Turn]:
+        ledger = self._server.answerer.ledger
+        return await self._server.answerer.write(lambda: ledger.latest_turns(user, session=session, limit=limit))
+
+    async def _keep(self, remark: Remark, before: Turn | None, caller: Caller) -> str:
+        """What is answered once the remark is kept, or why it is not."""
+        if before is None:
+            kept = self._server.answerer.recording.intercept and caller.stored
+            return NO_TURN if kept else NOT_KEPT
+        if remark.text == "":
+            return NO_TEXT
+        given = FeedbackRequest.model_validate({"turn": before.id, "thumb": remark.thumb, "comment": remark.text})
+        await keep_feedback(self._server, given, before)
+        log.info("remark turn=%s thumb=%s", before.id, remark.thumb)
+        if remark.text is None:
+            return GOOD if remark.thumb == "up" else BAD
+        length = len(" ".join(remark.text.split()))
+        if self._rules.shortest <= length <= self._rules.longest:
+            return FIX
+        return f"{_NO_RULE} it has {length} characters, a rule has {self._rules.shortest} to {self._rules.longest}."
+
+    async def _end(self, session: str, user: str) -> None:
+        answerer = self._server.answerer
+        await answerer.write(lambda: answerer.recorder.then(lambda: answerer.ledger.add_ending(session, user)))
+
+
+def _answered(asked: Turn, before: Turn | None, line: str) -> Turn:
+    """The answer in the form of a turn, which is written nowhere.
+
+    Its id leads to the turn before, so that a conversation goes on from there. Clients decide by the prompt's tokens
+    when to compact: they are told of as many as the conversation had.
+    """
+    read = _NOTHING_READ
+    if before is not None:
+        read = (*before.completion.prompt_tokens, *before.completion.reply_tokens)
+    reply = Message(role="assistant", content=line)
+    return replace(
+        asked,
+        id=answer_id(before.id if before is not None else None),
+        prompt=Prompt(messages=asked.prompt.messages),
+        completion=replace(asked.completion, reply=reply, prompt_tokens=read),
+    )

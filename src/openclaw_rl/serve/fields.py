@@ -23,7 +23,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_schema
 
 from openclaw_rl.errors import RequestError
-from openclaw_rl.serve.limits import RequestLimits
+from openclaw_rl.serve.request import RequestLimits
 from openclaw_rl.types import Json
 from openclaw_rl.web import kind_of
 

@@ -14,10 +14,9 @@ from starlette.routing import Route
 from openclaw_rl.errors import InvalidValue, NotInLedger, RequestError
 from openclaw_rl.notes import AddedNote, NewNote, NotesBook
 from openclaw_rl.preferences.wording import put
-from openclaw_rl.serve.api_errors import openai_error
 from openclaw_rl.serve.endpoints import AdmittedRequest, ApiEndpoint, Handle, read_body
 from openclaw_rl.serve.fields import Flag, Name, RequestModel, parse
-from openclaw_rl.serve.request import PutsNotes
+from openclaw_rl.serve.request import PutsNotes, openai_error
 from openclaw_rl.serve.state import ServerState
 from openclaw_rl.types import Json, Note, NoteKind, NoteState, environment_of
 from openclaw_rl.web import parse_json, read_number

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from starlette.types import Receive, Scope, Send
 
 from openclaw_rl.errors import RequestError
-from openclaw_rl.serve.limits import RequestLimits
+from openclaw_rl.serve.request import RequestLimits
 from openclaw_rl.types import Json
 
 T = TypeVar("T")

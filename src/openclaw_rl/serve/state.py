@@ -15,13 +15,10 @@ from typing import Any
 from openclaw_rl.errors import LedgerError, NotInLedger, RequestError
 from openclaw_rl.ports import Policy
 from openclaw_rl.serve.answer import Answerer
-from openclaw_rl.serve.auth import ApiKeys, Headers
-from openclaw_rl.serve.headers import read_headers
-from openclaw_rl.serve.limits import RequestLimits, UserQueue
-from openclaw_rl.serve.metrics import Metrics
-from openclaw_rl.serve.redact import REDACTED, redact_session
-from openclaw_rl.serve.request import Caller, Event, GenerationRequest, PutsNotes
-from openclaw_rl.serve.rules import AccessRules
+from openclaw_rl.serve.auth import ApiKeys, Headers, read_headers
+from openclaw_rl.serve.recorder import Metrics
+from openclaw_rl.serve.redact import REDACTED, AccessRules, redact_session
+from openclaw_rl.serve.request import Caller, Event, GenerationRequest, PutsNotes, RequestLimits, UserQueue
 from openclaw_rl.serve.wire.responses import NO_TURN, continued_prompt, turn_of
 from openclaw_rl.types import Turn, environment_of
 from openclaw_rl.web import refuse_foreign_page

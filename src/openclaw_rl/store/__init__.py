@@ -18,21 +18,14 @@ Every method is synchronous and thread-safe; a call from an event loop goes thro
 
 from __future__ import annotations
 
-from openclaw_rl.store.collect import CollectLedger
 from openclaw_rl.store.connection import LedgerWriter
-from openclaw_rl.store.database import Sync
-from openclaw_rl.store.deleting import DeletionLedger
-from openclaw_rl.store.imports import ImportLedger
-from openclaw_rl.store.judge import JudgeLedger
+from openclaw_rl.store.database import WAITS_FOR, WRITERS, AnyPlace, Place, ServerPlace, Sync, Writer, is_url, place_of
 from openclaw_rl.store.notes import NotesLedger
-from openclaw_rl.store.places import AnyPlace, Place, ServerPlace, is_url, place_of
 from openclaw_rl.store.reader import LedgerReader
-from openclaw_rl.store.requests import submit_request
 from openclaw_rl.store.results import LoopState, ScoredTurn
-from openclaw_rl.store.roles import WAITS_FOR, WRITERS, Writer
-from openclaw_rl.store.serve import ServeLedger
 from openclaw_rl.store.stores import exists
-from openclaw_rl.store.train import TrainLedger
+from openclaw_rl.store.train import TrainLedger, submit_request
+from openclaw_rl.store.writers import CollectLedger, DeletionLedger, ImportLedger, JudgeLedger, ServeLedger
 
 __all__ = [
     "WAITS_FOR",

@@ -13,10 +13,8 @@ from types import TracebackType
 from typing import Any, ClassVar, Self
 
 from openclaw_rl.errors import LedgerDown, NotInLedger
-from openclaw_rl.store.database import Access, Database, Row, Sync
-from openclaw_rl.store.places import AnyPlace, place_of, root_of
+from openclaw_rl.store.database import Access, AnyPlace, Database, Row, Sync, Writer, place_of, root_of
 from openclaw_rl.store.results import LoopState
-from openclaw_rl.store.roles import Writer
 from openclaw_rl.store.stores import open_database
 
 

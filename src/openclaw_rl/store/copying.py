@@ -10,8 +10,7 @@ from itertools import zip_longest
 from typing import Any, Final
 
 from openclaw_rl.errors import LedgerDamaged, LedgerError, LedgerHeld
-from openclaw_rl.store.database import GAPS, Database, Row
-from openclaw_rl.store.places import AnyPlace, place_of
+from openclaw_rl.store.database import GAPS, AnyPlace, Database, Row, place_of
 from openclaw_rl.store.stores import open_database
 
 TABLES: Final[Mapping[str, tuple[str, ...]]] = {

@@ -6,12 +6,15 @@ the difference is a method here.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Final, Literal
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal, get_args
 
-from openclaw_rl.types.validation import need, need_name, need_text
+from openclaw_rl.types.messages import need, need_name, need_text
 
 Row = Mapping[str, Any]
 """columns are read by name"""
@@ -144,3 +147,65 @@ def insertion(table: str, row: Mapping[str, Any]) -> str:
         if isinstance(value, str):
             (need_name if column in _NAMES else need_text)(value, column)
     return f"INSERT INTO {table} ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})"
+
+
+# Where a ledger lies: in a file, or in a database of a PostgreSQL server.
+
+_URL: Final = re.compile(r"postgres(ql)?://", re.IGNORECASE)
+_PASSWORD: Final = re.compile(r"(?<=//)([^:/@?]*):[^@/]*(?=@)|([?&]password)=[^&]*", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerPlace:
+    """A database by its URL, and the directory of the run that it belongs to.
+
+    >>> str(ServerPlace(url="postgresql://ann:secret@db:5432/run?sslmode=require", root=Path("run")))
+    'postgresql://ann@db:5432/run?sslmode=require'
+    """
+
+    url: str = field(repr=False)
+    root: Path
+
+    def __str__(self) -> str:
+        return _PASSWORD.sub(lambda found: found[1] or (f"{found[2]}=hidden" if found[2] else ""), self.url)
+
+
+Place = Path | ServerPlace
+AnyPlace = str | Path | ServerPlace
+
+
+def is_url(name: str) -> bool:
+    """Whether a name is the URL of a database."""
+    return _URL.match(name) is not None
+
+
+def place_of(name: AnyPlace) -> Place:
+    """The place that a person named: the path of a file, or the URL of a database, whose run is here."""
+    if isinstance(name, str) and is_url(name):
+        return ServerPlace(url=name, root=Path.cwd())
+    return name if isinstance(name, ServerPlace) else Path(name).absolute()
+
+
+def root_of(place: Place) -> Path:
+    """The directory of the run that a ledger belongs to, where its versions lie."""
+    return place.root if isinstance(place, ServerPlace) else place.parent
+
+
+# Who writes to the ledger, and which rows are work for whom.
+
+Writer = Literal["serve", "import", "collect", "judge", "train"]
+WRITERS: Final[tuple[Writer, ...]] = get_args(Writer)
+
+WAITS_FOR: Final[Mapping[Writer, frozenset[str]]] = {
+    "serve": frozenset({"states"}),
+    "collect": frozenset({"turns", "endings"}),
+    "judge": frozenset({"outcomes", "feedback", "session_rewards"}),
+    "train": frozenset({"verdicts", "requests", "endings", "session_rewards"}),
+}
+"""the tables whose rows are work for a loop"""
+
+WATCHED: Final = frozenset[str]().union(*WAITS_FOR.values())
+"""every table that somebody waits for"""
+
+CHANNEL: Final = "openclaw_rl"
+"""where a server notifies the names of those that got a row"""

@@ -21,13 +21,20 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import dict_row
 
 from openclaw_rl.errors import LedgerDamaged, LedgerDown, LedgerError, LedgerHeld, LedgerNewer, NotInLedger
-from openclaw_rl.store.database import ALL, Access, Database, Row, Sync, insertion, need_values
-from openclaw_rl.store.places import ServerPlace
-from openclaw_rl.store.postgres_schema import FIRST_LAYOUT, ORDER_LOCK, POSTGRES_MIGRATIONS
-from openclaw_rl.store.postgres_text import register_texts, translated
-from openclaw_rl.store.postgres_troubles import connection_errors, postgres_errors
-from openclaw_rl.store.roles import CHANNEL, WATCHED
-from openclaw_rl.store.schema import APPLICATION_ID
+from openclaw_rl.store.database import (
+    ALL,
+    CHANNEL,
+    WATCHED,
+    Access,
+    Database,
+    Row,
+    ServerPlace,
+    Sync,
+    insertion,
+    need_values,
+)
+from openclaw_rl.store.postgres_text import connection_errors, postgres_errors, register_texts, translated
+from openclaw_rl.store.schema import APPLICATION_ID, FIRST_LAYOUT, ORDER_LOCK, POSTGRES_MIGRATIONS
 from openclaw_rl.store.troubles import PRIVATE_DIRECTORY, file_errors
 
 T = TypeVar("T")

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Final
 
-from psycopg import Connection
+import psycopg
+from psycopg import Connection, errors
 from psycopg.adapt import Loader
 from psycopg.pq import Format
 from psycopg.types.string import StrDumperUnknown
+
+from openclaw_rl.errors import AlreadyInLedger, LedgerDown
 
 _PARTS: Final = re.compile(r"""'(?:[^']|'')*'|"[^"]*"|\?(\d*)|\buser\b""")
 _ESCAPE: Final = "\x1a"
@@ -72,3 +77,76 @@ def register_texts(connection: Connection[Any]) -> None:
     """Let every text of a connection come and go as it is."""
     connection.adapters.register_dumper(str, _TextDumper)
     connection.adapters.register_loader("text", _TextLoader)
+
+
+# Errors of PostgreSQL as errors of our own: what, where, and what to do.
+
+_RUNNING: Final = "see that the server runs and that store.url names its host and port"
+_RIGHT: Final = "give the role of store.url the right to create and write tables in that database"
+_ROOM: Final = "free some space on the disk of the database server"
+_WAIT: Final = "wait until it is back; nothing has to be done here"
+
+_REFUSED: Final[tuple[tuple[str, str, str], ...]] = (
+    ("password", "the password is wrong or missing", "give it in store.url, in PGPASSWORD or in ~/.pgpass"),
+    ("pg_hba.conf", "the server lets nobody in from here", "add a line for this host and role to its pg_hba.conf"),
+    ("database system is", "the server is starting or stopping", _WAIT),
+    ("too many clients", "the server has no connection left", "raise its max_connections"),
+    ("connection slots", "the server has no connection left", "raise its max_connections"),
+    ("role", "the server does not know the role", "createuser NAME, or name another one in store.url"),
+    ("database", "the server has no such database", "createdb NAME, or name another one in store.url"),
+    ("translate host", "the host is not known", "name another one in store.url"),
+    ("resolve", "the host is not known", "name another one in store.url"),
+    ("SSL", "server and client do not agree on encryption", "set sslmode in store.url as the server wants it"),
+)
+"""words in what the server says while it refuses a connection, in the order in which they decide"""
+
+_DOWN: Final[tuple[tuple[type[psycopg.Error], str, str], ...]] = (
+    (errors.DiskFull, "there is no room left for it", _ROOM),
+    (errors.OutOfMemory, "the server has no memory left", "give the database server more memory"),
+    (errors.ReadOnlySqlTransaction, "it may only be read", "name the primary server in store.url, not a standby"),
+    (errors.InsufficientPrivilege, "it may not be written", _RIGHT),
+    (errors.LockNotAvailable, "another process holds it too long", "end the program that holds a transaction on it"),
+    (errors.TooManyConnections, "the server has no connection left", "raise its max_connections"),
+    (errors.OperatorIntervention, "the server was stopped", _WAIT),
+    (errors.IoError, "the disk of the server cannot be read or written", "see that its disk is there and healthy"),
+)
+
+
+@contextmanager
+def postgres_errors(place: object) -> Iterator[None]:
+    """What psycopg raises inside, as an error of the ledger; mistakes in our own SQL stay what they are."""
+    try:
+        yield
+    except errors.UniqueViolation as error:
+        what = f"{place} has such a row already ({_line(error)}); nothing was changed"
+        raise AlreadyInLedger(what) from error
+    except psycopg.Error as error:
+        for kind, why, remedy in _DOWN:
+            if isinstance(error, kind):
+                raise _down(place, error, why, remedy) from error
+        if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+            raise _down(place, error, "the server cannot be reached", _RUNNING) from error
+        raise
+
+
+@contextmanager
+def connection_errors(place: object) -> Iterator[None]:
+    """What psycopg raises while it connects, as LedgerDown with the remedy."""
+    try:
+        yield
+    except psycopg.Error as error:
+        said = str(error)
+        for words, why, remedy in _REFUSED:
+            if (words in said and "FATAL" in said) or (words in ("translate host", "resolve") and words in said):
+                raise _down(place, error, why, remedy) from error
+        raise _down(place, error, "the server cannot be reached", _RUNNING) from error
+
+
+def _down(place: object, error: psycopg.Error, why: str, remedy: str) -> LedgerDown:
+    return LedgerDown(f"{place} cannot be used: {why} ({_line(error)})", why=why, remedy=remedy)
+
+
+def _line(error: psycopg.Error) -> str:
+    """What the server says first; of a connection that failed, why it did."""
+    said = error.diag.message_primary or next(iter(str(error).splitlines()), "")
+    return said.rpartition("failed: ")[2].strip() or type(error).__name__

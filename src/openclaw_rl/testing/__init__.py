@@ -18,7 +18,6 @@ Nothing here needs weights, a network or a GPU; `check_loss` alone needs torch.
 from __future__ import annotations
 
 from openclaw_rl.backends.fake import FakePolicy, FakeTrainer
-from openclaw_rl.testing.apps import RunningApp, fake_config, running_app, ticking_app
 from openclaw_rl.testing.checks import (
     check_env,
     check_generate,
@@ -28,12 +27,11 @@ from openclaw_rl.testing.checks import (
     check_rollout,
     check_trainer,
 )
-from openclaw_rl.testing.clocks import FakeClock, until, wait_until
 from openclaw_rl.testing.envs import FakeChatClient, FakeEnv
-from openclaw_rl.testing.judges import FakeJudge, JudgeEndpoint, chat_answer, vote_json
 from openclaw_rl.testing.ledgers import MemoryLedger, MemoryVersions, TemporaryLedger
-from openclaw_rl.testing.policies import ScriptedPolicy
+from openclaw_rl.testing.policies import FakeJudge, JudgeEndpoint, ScriptedPolicy, chat_answer, vote_json
 from openclaw_rl.testing.rows import (
+    FakeClock,
     make_case,
     make_completion,
     make_message,
@@ -42,15 +40,21 @@ from openclaw_rl.testing.rows import (
     make_sample,
     make_turn,
     make_verdict,
+    until,
+    wait_until,
 )
 from openclaw_rl.testing.servers import (
+    RunningApp,
     RunningServer,
     chat_chunks,
     fake_api,
+    fake_config,
     listening,
     request_limits,
+    running_app,
     serving,
     sse_events,
+    ticking_app,
 )
 
 __all__ = [

@@ -18,18 +18,23 @@ from typing import Any, Protocol
 from openclaw_rl.errors import LedgerDown
 from openclaw_rl.notes import NotesBook
 from openclaw_rl.ports import Gate, LiveMonitor, ReportsRunner, Trainer
-from openclaw_rl.train.control import ControlLedger, TrainingControl
-from openclaw_rl.train.decisions import AutomaticRollback, CandidateReview, DecisionLedger
+from openclaw_rl.train.decisions import (
+    AutomaticRollback,
+    CandidateReview,
+    ControlLedger,
+    DecisionLedger,
+    TrainingControl,
+)
 from openclaw_rl.train.queue import QueueLedger, QueueSettings, TrainingQueue
 from openclaw_rl.train.records import Recorder
-from openclaw_rl.train.rehearsal.lesson import Checker, RehearsalSettings, Relevance
+from openclaw_rl.train.rehearsal.measure import GetPolicy, ReplySampler
 from openclaw_rl.train.rehearsal.notebook import LessonBook, NotebookLedger
+from openclaw_rl.train.rehearsal.prompts import Checker, RehearsalSettings, Relevance
 from openclaw_rl.train.rehearsal.rehearser import RehearsalLedger, Rehearser
-from openclaw_rl.train.rehearsal.replies import GetPolicy, ReplySampler
 from openclaw_rl.train.samples import SampleSettings
 from openclaw_rl.train.startup import RunOrigin, begin, checkpoint_to_adopt
 from openclaw_rl.train.steps import StepLedger, StepRunner
-from openclaw_rl.versions import RetentionPolicy, VersionManager, save_dir
+from openclaw_rl.versions import RetentionPolicy, VersionManager, checkpoints
 
 __all__ = ["Housekeeping", "LoopLedger", "RehearsalParts", "Review", "TrainLoop"]
 
@@ -257,7 +262,7 @@ class TrainLoop:
         self._link()
 
     def _link(self) -> None:
-        save_dir.link(self._origin.directory, self._versions.versions(), self._versions.live())
+        checkpoints.link(self._origin.directory, self._versions.versions(), self._versions.live())
 
     def hurry(self) -> None:
         """From now on train what is there instead of waiting for a batch to fill or for further episodes of a group."""

@@ -8,15 +8,16 @@ Absent is ``None``; zero is a number: a missing log-prob is never ``0.0``.
 
 from __future__ import annotations
 
-from openclaw_rl.types.deletions import Deletion
 from openclaw_rl.types.messages import (
     Completion,
     Finish,
     Json,
+    Logprobs,
     Message,
     Prompt,
     Role,
     Sampling,
+    Tokens,
     Tool,
     ToolCall,
     canonical,
@@ -51,6 +52,7 @@ from openclaw_rl.types.training import (
 )
 from openclaw_rl.types.turns import (
     ENVIRONMENT,
+    Deletion,
     Doubt,
     Drop,
     DropReason,
@@ -73,7 +75,6 @@ from openclaw_rl.types.turns import (
     new_id,
     rules,
 )
-from openclaw_rl.types.validation import Logprobs, Tokens
 
 __all__ = [
     "ENVIRONMENT",

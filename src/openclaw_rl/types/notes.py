@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from openclaw_rl.types.validation import need, need_finite, need_one_of
+from openclaw_rl.types.messages import need, need_finite, need_one_of
 
 NoteKind = Literal["rule", "fact"]
 NoteState = Literal["proposed", "in force", "learning", "learned", "kept", "replaced", "off", "declined", "removed"]

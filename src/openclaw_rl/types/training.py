@@ -8,9 +8,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple, Self
 
-from openclaw_rl.types.messages import Prompt
+from openclaw_rl.types.messages import (
+    Logprobs,
+    Prompt,
+    Tokens,
+    need,
+    need_finite,
+    need_logprobs,
+    need_one_of,
+    need_tokens,
+)
 from openclaw_rl.types.turns import JudgedTurn, UnreadableTurn
-from openclaw_rl.types.validation import Logprobs, Tokens, need, need_finite, need_logprobs, need_one_of, need_tokens
 
 FIRST_DRAFT = 1_000_000_000
 """numbers from here on are drafts: weights of a rehearsal under way, which are in no ledger"""

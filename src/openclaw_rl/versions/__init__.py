@@ -6,9 +6,7 @@ reach other machines.
 
 from __future__ import annotations
 
-from openclaw_rl.versions.live import LiveVersions, VersionReader
-from openclaw_rl.versions.manager import VersionLedger, VersionManager
-from openclaw_rl.versions.retention import RetentionPolicy
+from openclaw_rl.versions.manager import LiveVersions, RetentionPolicy, VersionLedger, VersionManager, VersionReader
 from openclaw_rl.versions.shelf import FetchedVersions, VersionShelf
 
 __all__ = [

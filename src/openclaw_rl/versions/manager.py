@@ -2,17 +2,168 @@
 
 from __future__ import annotations
 
+import logging
+import shutil
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+from openclaw_rl.errors import NotInLedger
 from openclaw_rl.types import Version, VersionState
-from openclaw_rl.versions import checkpoints, retention
+from openclaw_rl.versions import checkpoints
 from openclaw_rl.versions.checkpoints import Checkpoint
-from openclaw_rl.versions.live import LiveVersions, VersionReader
-from openclaw_rl.versions.retention import RetentionPolicy
+
+# Which versions' weights are kept on disk. The ledger's rows stay for ever and say what was deleted.
+
+log = logging.getLogger(__name__)
+
+GRACE = 600.0
+"""seconds after a version stopped being live in which a request may still be answered by it"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionPolicy:
+    """``keep`` newest versions and as many ancestors of the live one; every ``interval``-th step; what is pinned."""
+
+    keep: int
+    interval: int
+    grace: float = GRACE
+
+
+def expired(
+    versions: Sequence[Version],
+    *,
+    live: Version,
+    live_history: Sequence[tuple[int, float]],
+    pinned: Collection[int],
+    now: float,
+    policy: RetentionPolicy,
+) -> list[str]:
+    """The adapters that no rule keeps, oldest first. Several versions may share one: it goes only if all may go.
+
+    ``live_history`` are the versions that were made live, with the time of each, oldest first.
+    """
+    by_number = {version.number: version for version in versions}
+    adapters = list(dict.fromkeys(v.adapter for v in versions if v.adapter and v.state != "deleted"))
+    kept = {live.adapter, *_newest(versions, policy.keep), *_ancestors(live, by_number, policy.keep)}
+    kept |= {v.adapter for v in versions if v.state == "candidate" or v.number in pinned}
+    kept |= {v.adapter for v in versions if v.step is not None and v.step % policy.interval == 0}
+    kept |= {by_number[number].adapter for number in _live_after(live_history, now - policy.grace)}
+    return [adapter for adapter in adapters if adapter not in kept]
+
+
+def _newest(versions: Sequence[Version], count: int) -> list[str]:
+    return list(dict.fromkeys(v.adapter for v in reversed(versions) if v.adapter))[:count]
+
+
+def _ancestors(version: Version, by_number: Mapping[int, Version], count: int) -> list[str]:
+    """The nearest adapters on the way back from a version: what a rollback would go to."""
+    found: dict[str, None] = {}
+    parent = version.parent
+    while parent is not None and len(found) < count:
+        before = by_number[parent]
+        if before.adapter and before.adapter != version.adapter:
+            found[before.adapter] = None
+        parent = before.parent
+    return list(found)
+
+
+def _live_after(live_history: Sequence[tuple[int, float]], since: float) -> set[int]:
+    """Versions that were live at ``since`` or after it."""
+    ended = [at for _, at in live_history[1:]] + [float("inf")]
+    return {number for (number, _), end in zip(live_history, ended, strict=True) if end >= since}
+
+
+def inside(adapter: str, directory: Path) -> bool:
+    """Whether an adapter lies in the directory of this run's versions."""
+    return Path(adapter).absolute().is_relative_to(directory.absolute())
+
+
+def remove(adapter: Path, directory: Path) -> bool:
+    """Delete a version's directory if it lies inside ``directory``; whether it was there."""
+    if not inside(str(adapter), directory):
+        return False
+    going = adapter.with_name(f".{adapter.name}.deleted")
+    there = adapter.is_dir()
+    if there:
+        adapter.rename(going)
+        log.info("version directory %s deleted by retention", adapter)
+    shutil.rmtree(going, ignore_errors=True)
+    return there
+
+
+# Which version is live, and for whom.
+
+
+class VersionReader(Protocol):
+    """Where versions and the changes of their states are read."""
+
+    def version(self, number: int) -> Version: ...
+    def versions(self) -> list[Version]: ...
+    def last_live(self) -> int | None: ...
+    def ever(self, state: VersionState) -> set[int]: ...
+
+
+class LiveVersions:
+    """The versions of a run and the one that is live. All others ask here, and nowhere else, which one that is."""
+
+    def __init__(self, ledger: VersionReader) -> None:
+        self._ledger = ledger
+
+    def live(self, user: str | None = None) -> Version | None:
+        """The version that answers new requests of a user (None: of any), None before the first.
+
+        Today one version is live for everybody.
+        """
+        number = self._ledger.last_live()
+        return None if number is None else self._ledger.version(number)
+
+    def version(self, number: int) -> Version:
+        """A version by its number; raises NotInLedger."""
+        return self._ledger.version(number)
+
+    def versions(self) -> list[Version]:
+        """All versions, oldest first; their numbers follow one another."""
+        return self._ledger.versions()
+
+    def ever(self, state: VersionState) -> set[int]:
+        """The numbers of versions that were in a state once, whatever became of them since."""
+        return self._ledger.ever(state)
+
+    def kept(self, number: int) -> Version:
+        """A version whose weights are still there; raises NotInLedger."""
+        version = self._ledger.version(number)
+        if version.state == "deleted":
+            raise NotInLedger(f"the weights of version {number} are no longer kept", remedy="see train.keep, and 'pin'")
+        return version
+
+    def ancestors(self, version: Version) -> Iterator[Version]:
+        """The versions that a version comes from, its parent first."""
+        while version.parent is not None:
+            version = self._ledger.version(version.parent)
+            yield version
+
+    def candidate(self) -> Version | None:
+        """The newest version while it waits for the gate's decision, None otherwise."""
+        versions = self._ledger.versions()
+        return versions[-1] if versions and versions[-1].state == "candidate" else None
+
+    def rollback_target(self, to: int | None) -> Version:
+        """The version that a rollback would go back to; ``to`` None is the newest ancestor with other weights.
+
+        Raises NotInLedger where there is none.
+        """
+        live = self.live()
+        if live is None:
+            raise NotInLedger("there is nothing to roll back: no version is live yet")
+        if to is not None:
+            return self.kept(to)
+        for older in self.ancestors(live):
+            if older.adapter != live.adapter and older.state != "deleted":
+                return older
+        raise NotInLedger("there is nothing to roll back to: the base model is live")
 
 
 class VersionLedger(VersionReader, Protocol):
@@ -106,7 +257,7 @@ class VersionManager(LiveVersions):
         versions, live = self.versions(), self.live()
         if live is None:
             return 0
-        going = retention.expired(
+        going = expired(
             versions,
             live=live,
             live_history=self._changes.live_history(),
@@ -115,8 +266,8 @@ class VersionManager(LiveVersions):
             policy=policy,
         )
         for version in versions:
-            if version.adapter in going and version.state != "deleted" and retention.inside(version.adapter, directory):
+            if version.adapter in going and version.state != "deleted" and inside(version.adapter, directory):
                 reason = "retention: train.keep and train.save_interval"
                 self._changes.set_state(version.number, "deleted", reason)
         gone = [v.adapter for v in versions if v.adapter and v.state == "deleted"]
-        return sum(retention.remove(Path(adapter), directory) for adapter in dict.fromkeys((*gone, *going)))
+        return sum(remove(Path(adapter), directory) for adapter in dict.fromkeys((*gone, *going)))

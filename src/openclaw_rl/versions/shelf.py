@@ -23,7 +23,7 @@ from typing import IO, Any, Final
 from openclaw_rl import files
 from openclaw_rl.errors import BackendDown, MissingExtra
 from openclaw_rl.types import Version, VersionState
-from openclaw_rl.versions.live import LiveVersions, VersionReader
+from openclaw_rl.versions.manager import LiveVersions, VersionReader
 
 log = logging.getLogger(__name__)
 

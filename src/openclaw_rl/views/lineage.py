@@ -6,7 +6,7 @@ Plain JSON like the other views, documented in docs/json.md; `version_lines` and
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -17,7 +17,23 @@ from openclaw_rl.store import LedgerReader
 from openclaw_rl.store.results import BadRate
 from openclaw_rl.types import Note, Step, Turn, Version, rehearsing, texts
 from openclaw_rl.versions import LiveVersions
-from openclaw_rl.views.aliases import with_aliases
+
+# Former names of published JSON fields: a renamed field is still printed under its old name. Pure.
+#
+# Each report keeps its own table of new name -> former name; docs/json.md lists them all.
+
+
+def with_aliases(view: Any, former: Mapping[str, str]) -> Any:
+    """The view with every renamed field, at any depth, also under its former name, right behind the new one."""
+    if isinstance(view, Mapping):
+        found: dict[str, Any] = {}
+        for name, value in view.items():
+            found[name] = with_aliases(value, former)
+            if name in former:
+                found[former[name]] = found[name]
+        return found
+    return [with_aliases(one, former) for one in view] if isinstance(view, list | tuple) else view
+
 
 View = dict[str, Any]
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from openclaw_rl.errors import NotInLedger
 from openclaw_rl.store import LedgerReader, codec
@@ -14,8 +15,55 @@ from openclaw_rl.store.results import LoopHealth
 from openclaw_rl.types import DropReason, Turn, Verdict
 from openclaw_rl.versions import LiveVersions
 from openclaw_rl.views import notes
-from openclaw_rl.views.alarms import falling_behind, nothing_trainable
-from openclaw_rl.views.aliases import with_aliases
+from openclaw_rl.views.browse import Curve
+from openclaw_rl.views.lineage import with_aliases
+
+# Is there anything to train on, and is it trained in time? Pure.
+
+REMEDIES: Mapping[DropReason, str] = {
+    "side turn": "mark talk with the header X-Turn-Type: main, or do not use the '-side' model for it",
+    "opted out": "remove x-openclaw-rl-train: off from the requests or the key",
+    "no signal": "send the whole history with each request, or a session id (X-Session-Id)",
+    "alike": "give tasks that the policy solves now and then, neither always nor never",
+    "unjudged": "see whether the judge keeps up (judge in 'openclaw-rl status'), and end each session of a group",
+    "cut off": "raise max_tokens, or set train.train_truncated = true",
+    "greedy": "sample with a temperature above 0",
+    "not shared": "see train.share",
+    "stale": "raise train.max_lag",
+    "late": "end episodes sooner, and name each group of rollouts (x-openclaw-rl-group) only once",
+    "redacted": "see serve.redact",
+}
+"""what to do where most turns are dropped for a reason"""
+
+
+_FEW = 4
+_SHARE = 0.1
+"""turns that are stale by chance, and their share of all that could have trained"""
+
+
+def falling_behind(stale: int, trained: int) -> str | None:
+    """The alarm when turns come too late to train, because versions are made faster than turns are used; None else."""
+    if stale < _FEW or stale < _SHARE * (stale + trained):
+        return None
+    return (
+        f"training falls behind: {stale} turns of the last hour were dropped as stale and {trained} trained; raise"
+        " train.batch_size (fewer versions) or train.max_lag, or give the trainer a faster device"
+    )
+
+
+def nothing_trainable(*, answered: int, trainable: int, reasons: Mapping[DropReason, int], after: int) -> str | None:
+    """The alarm when ``after`` turns or more were answered and none of them may train; None otherwise.
+
+    ``reasons`` counts turns that do not train by why; the most frequent comes first, with its remedy if one is known.
+    Turns that still wait for what comes next belong in none of the counts.
+    """
+    if trainable > 0 or answered < after:
+        return None
+    ranked = sorted(((count, why) for why, count in reasons.items() if count > 0), key=lambda item: (-item[0], item[1]))
+    because = ", ".join(f"{count} {why}" for count, why in ranked) or "no reason was recorded"
+    remedy = REMEDIES.get(ranked[0][1]) if ranked else None
+    return f"{answered} turns answered, none trainable, because: {because}" + (f"; {remedy}" if remedy else "")
+
 
 View = dict[str, Any]
 
@@ -221,3 +269,72 @@ def version(ledger: LedgerReader, number: int) -> View:
         "turns": trained,
         "history": history,
     }
+
+
+# How serving is doing now, and how it did in the last hour: looked at from outside, and kept by whoever looks.
+
+EVERY: Final = 5.0
+"""seconds between two looks"""
+_KEPT: Final = 720
+_FRESH: Final = 10.0
+"""seconds after which what a server said of itself is old"""
+
+
+class LiveSample(NamedTuple):
+    """One look: requests that are answered and that wait, tokens of replies since the servers began."""
+
+    at: float
+    running: float
+    waiting: float
+    tokens: float
+
+
+class LiveFigures:
+    """The looks of the last hour, of all servers together."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._samples: deque[LiveSample] = deque(maxlen=_KEPT)
+
+    def look(self, ledger: LedgerReader) -> None:
+        """Look, unless it was done a moment ago."""
+        now = self._clock()
+        if self._samples and now - self._samples[-1].at < EVERY:
+            return
+        loads = [one.detail.get("load", {}) for one in ledger.health() if one.role == "serve" and now - one.at < _FRESH]
+        if loads:
+            sums = [sum(load.get(name, 0.0) for load in loads) for name in ("running", "waiting", "reply_tokens")]
+            self._samples.append(LiveSample(now, *sums))
+
+    def curves(self) -> list[Curve]:
+        """The queue, and how many tokens came out of it; of minutes before the newest look."""
+        found = [
+            Curve(
+                name="queue",
+                title="Requests waiting",
+                good="0 most of the time. A queue that stays: more people than sequence slots (policy.slots).",
+                unit="now",
+                points=tuple((self._minutes(one), one.waiting) for one in self._samples),
+                axis="minute",
+            ),
+            Curve(
+                name="served",
+                title="Tokens served",
+                good="Follows what people ask for. Low while requests wait: the engine shares its processor.",
+                unit="tokens a second",
+                points=tuple(self._rates()),
+                axis="minute",
+            ),
+        ]
+        return [curve for curve in found if curve.points]
+
+    def _minutes(self, sample: LiveSample) -> float:
+        return round((sample.at - self._samples[-1].at) / 60, 2)
+
+    def _rates(self) -> list[tuple[float, float]]:
+        pairs = zip(self._samples, list(self._samples)[1:], strict=False)
+        return [
+            (self._minutes(now), (now.tokens - before.tokens) / (now.at - before.at))
+            for before, now in pairs
+            if now.tokens >= before.tokens  # a server that began anew counts from 0
+        ]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
 
 from openclaw_rl.backends.engines.http import EngineAnswer
-from openclaw_rl.backends.hf.token_chunks import WIDE, TokenChunk, TopLogprobs
+from openclaw_rl.backends.hf.detokenizer import WIDE, TokenChunk, TopLogprobs
 from openclaw_rl.types import Message, Prompt, Sampling, Tokens
 
 Guidance: TypeAlias = tuple[Literal["json", "structural_tag"], Mapping[str, Any]]

@@ -12,27 +12,24 @@ import math
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import replace
+from functools import wraps
 from typing import Any, TypeAlias, cast
 
 from pydantic_core import from_json
 
-from openclaw_rl.backends.engines.adapters import AdapterShelf
 from openclaw_rl.backends.engines.dialect import ChatCall, Dialect, GenerateCall
 from openclaw_rl.backends.engines.examination import examine_environment, examine_running, unreachable
-from openclaw_rl.backends.engines.guidance import guide_of
 from openclaw_rl.backends.engines.http import ConnectionLost, EngineAnswer, EngineHttp
-from openclaw_rl.backends.engines.launched import LaunchedEngine
-from openclaw_rl.backends.engines.refusals import Forgotten, code_of, refusal
-from openclaw_rl.backends.engines.remembered import forget, remember, remembered
+from openclaw_rl.backends.engines.launched import LaunchedEngine, forget, remember, remembered
 from openclaw_rl.backends.engines.server import EngineServer
-from openclaw_rl.backends.engines.settings import EngineSettings
-from openclaw_rl.backends.engines.weights import WeightShelf
-from openclaw_rl.backends.hf.prompts import ModelFiles, PromptEncoder, read_model
+from openclaw_rl.backends.engines.settings import EngineSettings, guide_of
+from openclaw_rl.backends.engines.sglang import SglangDialect
+from openclaw_rl.backends.engines.vllm import VllmDialect
+from openclaw_rl.backends.engines.weights import AdapterShelf, WeightShelf
+from openclaw_rl.backends.hf.detokenizer import TokenChunk, TopLogprobs
+from openclaw_rl.backends.hf.prompts import ModelFiles, PromptEncoder, Reply, read_model
 from openclaw_rl.backends.hf.remote_policy import RemotePolicy
-from openclaw_rl.backends.hf.reply import Reply
-from openclaw_rl.backends.hf.scoped import ScopedPolicy
-from openclaw_rl.backends.hf.token_chunks import TokenChunk, TopLogprobs
-from openclaw_rl.backends.hf.version_table import VersionTable
+from openclaw_rl.backends.hf.version_table import ScopedPolicy, VersionTable
 from openclaw_rl.errors import (
     BackendDown,
     BackendError,
@@ -42,6 +39,31 @@ from openclaw_rl.errors import (
 )
 from openclaw_rl.ports import Ability, Delta, EngineFinding, Policy, Stream
 from openclaw_rl.types import Completion, Prompt, Sampling, Tokens, Version
+
+# What an engine's refusal means for the request that it refused.
+
+
+class Forgotten(Exception):
+    """The engine does not know the adapter of a request."""
+
+
+def refusal(dialect: Dialect, answer: EngineAnswer) -> Exception:
+    """The error that an answer other than 200 stands for."""
+    if dialect.forgot(answer):
+        return Forgotten(answer.words)
+    words = f"the engine refused the request: {answer.words}"
+    if answer.status == 429:
+        return BackendDown(words)
+    if answer.status >= 500:  # an engine whose core died says so once, then ends
+        return ConnectionLost(f"the engine failed: {answer.words}")
+    return RequestError(words, status=400)
+
+
+def code_of(error: Any) -> int:
+    """The status that an error inside of a stream stands for."""
+    code = error.get("code") if isinstance(error, dict) else None
+    return code if isinstance(code, int) and 400 <= code < 600 else 500
+
 
 log = logging.getLogger(__name__)
 
@@ -389,3 +411,18 @@ class EnginePolicy(RemotePolicy):
 
 async def _nothing() -> None:
     """Nothing to put back: nothing was loaded."""
+
+
+# The policies of ``policy.backend = "vllm"`` and ``"sglang"``, called with the settings of `EngineSettings`.
+
+
+@wraps(EngineSettings, assigned=(), updated=())
+def vllm_policy(**settings: Any) -> EnginePolicy:
+    """A policy on vLLM."""
+    return EnginePolicy(VllmDialect(), EngineSettings(**settings))
+
+
+@wraps(EngineSettings, assigned=(), updated=())
+def sglang_policy(**settings: Any) -> EnginePolicy:
+    """A policy on SGLang."""
+    return EnginePolicy(SglangDialect(), EngineSettings(**settings))

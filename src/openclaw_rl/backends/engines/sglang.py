@@ -20,7 +20,7 @@ from openclaw_rl.backends.engines.dialect import (
     chat_fields,
 )
 from openclaw_rl.backends.engines.http import EngineAnswer
-from openclaw_rl.backends.hf.token_chunks import Ending, TokenChunk, TopLogprobs, in_order
+from openclaw_rl.backends.hf.detokenizer import Ending, TokenChunk, TopLogprobs, in_order
 from openclaw_rl.types import Sampling, Tokens
 
 _ENDINGS: Mapping[str, Ending] = {"stop": "stop", "length": "length"}

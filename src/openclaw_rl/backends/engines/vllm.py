@@ -16,7 +16,7 @@ from openclaw_rl.backends.engines.dialect import (
     top_count,
 )
 from openclaw_rl.backends.engines.http import EngineAnswer
-from openclaw_rl.backends.hf.token_chunks import Ending, TokenChunk, TopLogprobs, in_order, tempered
+from openclaw_rl.backends.hf.detokenizer import Ending, TokenChunk, TopLogprobs, in_order, tempered
 from openclaw_rl.types import Sampling, Tokens
 
 _Table: TypeAlias = Mapping[str, float] | None

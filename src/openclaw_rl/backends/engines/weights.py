@@ -9,19 +9,218 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import secrets
+import shutil
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from openclaw_rl.backends.engines.adapters import Smoke
 from openclaw_rl.backends.engines.dialect import Dialect
 from openclaw_rl.backends.engines.http import EngineHttp
-from openclaw_rl.errors import BackendError, ModelRefused, RequestError
+from openclaw_rl.backends.engines.launched import is_running
+from openclaw_rl.errors import BackendDown, BackendError, ModelRefused, RequestError
+
+# The adapters that an engine holds: each load under a fresh name, from a fresh folder, and never taken away in use.
+#
+# An engine keeps keys and values of a prompt by the adapter's name, and reads the folder again when it likes. So a
+# version is put into a folder of its own (hard links, so that it costs nothing and outlives what retention deletes),
+# loaded under a name that was never used before, tried, used, and let go when the last request has left it: unloaded
+# first, its folder deleted a while later.
 
 log = logging.getLogger(__name__)
+
+SPARE: Final = 2
+"""versions that nobody keeps and that stay loaded, for the next request that names them"""
+GRACE: Final = 30.0
+"""seconds from the unloading of an adapter to the deletion of its folder"""
+
+Smoke = Callable[[str | None], Awaitable[None]]
+"""tries an adapter by its name, None the engine's own model; raises BackendError where it cannot answer"""
+
+
+@dataclass(eq=False, slots=True)
+class _Loaded:
+    number: int
+    name: str
+    folder: Path
+    users: int = 0
+    gone: bool = False
+    """the engine does not know it any more, or it is being unloaded"""
+
+
+class AdapterShelf:
+    """Which adapters are loaded, and by whom they are used. ``paths`` says where a version lies."""
+
+    def __init__(
+        self, http: EngineHttp, dialect: Dialect, folder: Path, *, paths: Mapping[int, str | None], smoke: Smoke
+    ) -> None:
+        self._http, self._dialect, self._folder = http, dialect, folder
+        self._paths, self._smoke = paths, smoke
+        self._loaded: dict[int, _Loaded] = {}
+        self._kept: set[int] = set()
+        self._locks: dict[int, asyncio.Lock] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def names(self) -> dict[int, str]:
+        """The loaded versions and their names at the engine."""
+        return {number: entry.name for number, entry in sorted(self._loaded.items())}
+
+    @asynccontextmanager
+    async def using(self, number: int) -> AsyncIterator[str | None]:
+        """The name of a version at the engine for as long as the block lasts; None is the base model."""
+        if self._paths.get(number) is None:
+            yield None
+            return
+        entry = await self._entry(number)
+        entry.users += 1
+        try:
+            yield entry.name
+        finally:
+            entry.users -= 1
+            self._tidy()
+
+    @asynccontextmanager
+    async def taking_up(self) -> AsyncIterator[None]:
+        """Another version is made live inside; nobody has to wait, since adapters stand beside each other."""
+        yield
+
+    async def settled(self) -> None:
+        """Return when no other version is being made live: see `taking_up`."""
+
+    async def keep(self, number: int) -> None:
+        """Load a version and keep it until `let_go`; raises ModelRefused where it cannot be loaded."""
+        if self._paths.get(number) is None:
+            return
+        await self._entry(number)
+        self._kept.add(number)
+
+    def let_go(self, number: int) -> None:
+        """Keep it no longer than requests use it."""
+        self._kept.discard(number)
+        self._tidy()
+
+    def forgotten(self, number: int) -> None:
+        """The engine knows this version no more: the next request loads it anew."""
+        entry = self._loaded.pop(number, None)
+        if entry is not None:
+            entry.gone = True
+            self._later(self._delete(entry, unload=False))
+
+    def returned(self, known: Collection[str]) -> None:
+        """The engine answers again, and knows these names."""
+        for number, name in self.names.items():
+            if name not in known:
+                self.forgotten(number)
+
+    async def close(self, *, unload: bool) -> None:
+        """Give back what an engine that goes on should not hold, and the folders."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if unload:
+            for entry in self._loaded.values():
+                try:
+                    await self._unload(entry)
+                except BackendDown:
+                    break
+        self._loaded.clear()
+        await asyncio.to_thread(self._sweep)
+
+    def _sweep(self) -> None:
+        """Remove our folders, and those of processes that ended without doing so."""
+        if not self._folder.parent.is_dir():
+            return
+        for folder in self._folder.parent.iterdir():
+            if folder == self._folder or not _runs(folder.name):
+                shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):  # others still have theirs in it
+            self._folder.parent.rmdir()
+
+    async def _entry(self, number: int) -> _Loaded:
+        async with self._locks.setdefault(number, asyncio.Lock()):
+            entry = self._loaded.get(number)
+            if entry is None:
+                entry = self._loaded[number] = await self._load(number)
+            return entry
+
+    async def _load(self, number: int) -> _Loaded:
+        path = self._paths[number]
+        assert path is not None
+        if not await asyncio.to_thread(Path(path).is_dir):
+            raise RequestError(f"the weights of version {number} are no longer kept", field="model", status=404)
+        name = f"openclaw-v{number}-{secrets.token_hex(3)}"
+        entry = _Loaded(number, name, self._folder / name)
+        await asyncio.to_thread(_linked, Path(path), entry.folder)
+        try:
+            await self._ask_to_load(entry)
+            await self._smoke(name)
+        except BackendDown:
+            raise
+        except BackendError:
+            self._later(self._delete(entry, unload=True))
+            raise
+        log.info("engine.adapter loaded version=%d name=%s", number, name)
+        return entry
+
+    async def _ask_to_load(self, entry: _Loaded) -> None:
+        answer = await self._http.post(*self._dialect.load_request(entry.name, str(entry.folder)), seconds=120)
+        why = self._dialect.loaded(answer)
+        if why is not None:
+            raise ModelRefused(
+                f"the engine cannot load version {entry.number}: {why}",
+                remedy="is it the adapter of this base model, and of a rank that the engine was started for?",
+            )
+
+    def _tidy(self) -> None:
+        """Let go of versions that nobody keeps or uses, all but the newest few."""
+        idle = [number for number, entry in self._loaded.items() if number not in self._kept and not entry.users]
+        for number in sorted(idle)[: max(0, len(idle) - SPARE)]:
+            entry = self._loaded.pop(number)
+            entry.gone = True
+            self._later(self._delete(entry, unload=True))
+
+    async def _unload(self, entry: _Loaded) -> None:
+        answer = await self._http.post(*self._dialect.unload_request(entry.name), seconds=60)
+        why = self._dialect.loaded(answer)
+        if why is not None:
+            log.warning("engine.adapter not unloaded name=%s: %s", entry.name, why)
+
+    async def _delete(self, entry: _Loaded, *, unload: bool) -> None:
+        try:
+            if unload:
+                await self._unload(entry)
+            await asyncio.sleep(GRACE)
+        except BackendDown as error:  # an engine that is gone holds nothing
+            log.debug("engine.adapter %s was not unloaded: %s", entry.name, error)
+        await asyncio.to_thread(shutil.rmtree, entry.folder, ignore_errors=True)
+
+    def _later(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _runs(name: str) -> bool:
+    """Whether the process that a folder is named after is there."""
+    return name.isdigit() and is_running(int(name))
+
+
+def _linked(source: Path, target: Path) -> None:
+    """The same files in another folder, without a copy where the file system can."""
+    target.mkdir(parents=True)
+    for file in source.iterdir():
+        if not file.is_file():
+            continue
+        try:
+            os.link(file, target / file.name)
+        except OSError:
+            shutil.copy2(file, target / file.name)
+
 
 PATIENCE: Final = 5.0
 """seconds for which requests of the live version go before one of another version"""

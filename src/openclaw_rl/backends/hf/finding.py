@@ -2,15 +2,177 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
-from collections.abc import Callable, Sequence
+import math
+import re
+import shutil
+import struct
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from openclaw_rl.backends.hf.embedded import embedded_file
-from openclaw_rl.backends.hf.weights import inspect
+from openclaw_rl.backends.hf.folder_checks import LARGEST, check_sizes, refuse_links, shard_names, table
 from openclaw_rl.errors import ModelRefused
+
+# GGUF files, turned once into a folder of safetensors: quantised layouts are slow to run and cannot be trained.
+
+
+def gguf_folder(file: Path, *, cache_dir: Path, progress: Callable[[str], None]) -> Path:
+    """The folder made from ``file``; made on the first call, whole or not at all."""
+    with file.open("rb") as stream:
+        digest = hashlib.sha256(stream.read(1 << 20) + str(file.stat().st_size).encode()).hexdigest()[:10]
+    target = cache_dir / "models" / f"{file.stem}-{digest}"
+    if (target / "config.json").is_file():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    progress(f"converting {file.name} to safetensors, once ({file.stat().st_size / 1e6:,.0f} MB)")
+    fresh = Path(tempfile.mkdtemp(dir=target.parent, prefix=".converting-"))
+    try:
+        _convert(file, fresh, progress)
+        _settle(fresh, target)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    progress(f"converted: {target.name}")
+    return target
+
+
+def _convert(file: Path, target: Path, progress: Callable[[str], None]) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+    try:
+        progress("reading the tokenizer (1 of 3)")
+        tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+        progress("reading the weights (2 of 3)")
+        model = AutoModelForCausalLM.from_pretrained(
+            file.parent, gguf_file=file.name, quantization_config=GgufConfig(dequantize=True), dtype=torch.bfloat16
+        )
+    except (ValueError, OSError, KeyError, NotImplementedError, struct.error) as error:  # what its readers raise
+        raise ModelRefused(
+            f"{file} cannot be converted: {error}",
+            remedy="give the original model by its Hugging Face id or folder instead",
+        ) from error
+    progress("writing safetensors (3 of 3)")
+    model.save_pretrained(target)
+    tokenizer.save_pretrained(target)
+
+
+def _settle(fresh: Path, target: Path) -> None:
+    """Move the finished folder into place; another process may have been first, and its folder is as good."""
+    try:
+        fresh.rename(target)
+    except OSError:
+        if not (target / "config.json").is_file():
+            raise
+
+
+# What a folder of weights holds, read from its headers alone: whether it is whole, how large, and which.
+
+_BLOCK_WEIGHT = re.compile(r"\.\d+\..*?(\w+)\.weight$")
+_NUMBER = re.compile(r"\.(\d{1,6})\.")
+EDGE = 1 << 16
+"""bytes at both ends of a file that go into its identity: fine-tunes of one model share names, sizes and headers"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightFiles:
+    """Parameters in all files, and a short hash that tells one set of weights from another."""
+
+    parameters: int
+    identity: str
+    linear: tuple[str, ...] = ()
+    """the names of the linear layers inside the blocks, such as ``q_proj``; the head is none of them"""
+
+
+def inspect(folder: Path) -> WeightFiles:
+    """Read the headers in ``folder``; raises ModelRefused naming what is missing or cut short."""
+    if not (folder / "config.json").is_file():
+        raise ModelRefused(f"{folder} has no config.json", remedy="is it the folder of a model? download it again")
+    refuse_links(folder)
+    digest = hashlib.sha256()
+    parameters = blocks = 0
+    linear: set[str] = set()
+    for file in _files(folder):
+        header = _header(file)
+        parameters += _parameters(header)
+        linear.update(_linear(header))
+        blocks += _blocks(header)
+        digest.update(f"{file.name} {file.stat().st_size}".encode())
+        digest.update(_edges(file))
+    check_sizes(folder / "config.json", parameters=parameters, blocks=blocks)
+    return WeightFiles(parameters=parameters, identity=digest.hexdigest()[:10], linear=tuple(sorted(linear)))
+
+
+def _linear(header: dict[str, Any]) -> Iterator[str]:
+    """Names of two-dimensional weights inside of numbered blocks."""
+    for name, entry in header.items():
+        found = _BLOCK_WEIGHT.search(name)
+        if found and len(entry["shape"]) == 2:
+            yield found[1]
+
+
+def _blocks(header: Mapping[str, Any]) -> int:
+    """How many numbers of blocks stand in the names of these tensors."""
+    return len({number for name in header for number in _NUMBER.findall(name)})
+
+
+def _files(folder: Path) -> list[Path]:
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        names = shard_names(index)
+        missing = [name for name in names if not (folder / name).is_file()]
+        if missing:
+            raise ModelRefused(
+                f"{folder} is incomplete: {len(missing)} of {len(names)} files are missing ({', '.join(missing[:3])})",
+                remedy="download the model again",
+            )
+        return [folder / name for name in names]
+    if not (folder / "model.safetensors").is_file():
+        raise ModelRefused(f"{folder} has no model.safetensors", remedy="convert the weights to safetensors first")
+    return [folder / "model.safetensors"]
+
+
+def _header(file: Path) -> dict[str, Any]:
+    """The table of tensors; raises ModelRefused when the file is shorter than the table says."""
+    size = file.stat().st_size
+    with file.open("rb") as stream:
+        prefix = stream.read(8)
+        length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else size
+        text = stream.read(length) if length < min(size, LARGEST) else b""
+    header = table(text, file)
+    try:
+        ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+        expected = 8 + length + max(ends, default=0)
+        _parameters(header)
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+        raise ModelRefused(f"{file} has no readable header", remedy="download the model again") from error
+    if size != expected:
+        raise ModelRefused(f"{file} is cut short: {size:,} of {expected:,} bytes", remedy="download the model again")
+    return header
+
+
+def _parameters(header: Mapping[str, Any]) -> int:
+    """Numbers in these tensors. MXFP4 keeps two of them in a byte of ``*_blocks``; ``*_scales`` beside it are none."""
+    found = 0
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        kind = name.rpartition("_")[2] if entry["dtype"] == "U8" else None
+        found += math.prod(entry["shape"]) * {"blocks": 2, "scales": 0}.get(kind or "", 1)
+    return found
+
+
+def _edges(file: Path) -> bytes:
+    with file.open("rb") as stream:
+        first = stream.read(EDGE)
+        stream.seek(max(file.stat().st_size - EDGE, 0))
+        return first + stream.read(EDGE)
+
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +237,6 @@ def _nothing_at(model: str) -> ModelRefused:
 
 
 def _converted(file: Path, cache_dir: Path, progress: ProgressCallback) -> Path:
-    from openclaw_rl.backends.hf.convert import gguf_folder
 
     return gguf_folder(file, cache_dir=cache_dir, progress=progress)
 
@@ -119,3 +280,44 @@ def ends_in(folder: Path) -> tuple[int, ...]:
         value = settings_of(folder, name).get("eos_token_id")
         found.extend(value if isinstance(value, list) else [] if value is None else [value])
     return tuple(dict.fromkeys(found))
+
+
+# Whether a model writes text or tells classes apart, read from its config.json alone: no weights, no torch.
+
+_CLASSIFIES = "ForSequenceClassification"
+
+
+def is_classifier(model: str) -> bool:
+    """Whether a folder or Hugging Face id holds a sequence-classification model; anything else is taken to chat.
+
+    Raises ModelRefused for an id that cannot be looked up. What is no model at all is refused by whoever loads it.
+    """
+    file = _config_file(model)
+    if file is None:
+        return False
+    try:
+        architectures = json.loads(file.read_text("utf-8")).get("architectures") or ()
+    except (ValueError, AttributeError) as error:
+        raise ModelRefused(f"{file} is no readable JSON object", remedy="download the model again") from error
+    return any(str(name).endswith(_CLASSIFIES) for name in architectures)
+
+
+def _config_file(model: str) -> Path | None:
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        found = folder / "config.json"
+        return found if found.is_file() else None
+    return _downloaded(model) if on_hub(model) else None
+
+
+def _downloaded(model: str) -> Path:
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(hf_hub_download(model, "config.json"))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        raise ModelRefused(
+            f"cannot look up {model!r}: {error}",
+            remedy="check the name and the network (a gated model needs a Hugging Face login), or give a local folder",
+        ) from error

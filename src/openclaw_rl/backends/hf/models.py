@@ -6,22 +6,146 @@ before anything is loaded, with the numbers and the remedy. Code that comes with
 
 from __future__ import annotations
 
+import ctypes
+import gc
+import json
 import math
+import platform
+import sys
 import threading
+import time
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn import functional
 
-from openclaw_rl.backends.hf.finding import ProgressCallback, find, format_of
+from openclaw_rl import files
+from openclaw_rl.backends.hf.finding import ProgressCallback, find, format_of, inspect
 from openclaw_rl.backends.hf.folder_checks import loading
-from openclaw_rl.backends.hf.memory import available, fastest_dtype
 from openclaw_rl.backends.hf.plain_tokenizer import with_template
-from openclaw_rl.backends.hf.shapes import text_config
-from openclaw_rl.backends.hf.weights import inspect
 from openclaw_rl.errors import ModelRefused
-from openclaw_rl.machine import GIB
+from openclaw_rl.machine import GIB, free_memory, total_memory
+
+# How much memory there is, what a probe of this machine says is fastest, and giving memory back.
+
+LARGE = 1 << 26
+
+
+def available(device: torch.device) -> int:
+    """Bytes that can still be taken on ``device``; a very large number where the system does not say."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    free = free_memory()
+    return sys.maxsize if free is None else free
+
+
+def total(device: torch.device) -> int:
+    """Bytes that ``device`` has; a very large number where the system does not say."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[1])
+    return total_memory() or sys.maxsize
+
+
+def release(*, wait: float = 0.0) -> None:
+    """Give freed memory back to the system.
+
+    On some CPUs torch has an allocator of its own, which gives back what the calling thread itself took and freed, a
+    moment after that, and only when it is called for something large: hence ``wait`` seconds and the large piece.
+    """
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:
+            trim(0)
+    if wait:
+        time.sleep(wait)
+        torch.empty(LARGE, dtype=torch.uint8)
+
+
+def fastest_dtype(cache_dir: Path) -> torch.dtype:
+    """bfloat16 or float32, whichever is faster on this CPU: measured once per machine, kept in ``cache_dir``."""
+    file = cache_dir / "cpu.json"
+    key = f"{platform.node()} {platform.machine()} {platform.processor()} torch {torch.__version__}"
+    known: dict[str, str] = json.loads(file.read_text()) if file.is_file() else {}
+    if key not in known:
+        known[key] = "bfloat16" if _seconds(torch.bfloat16) < _seconds(torch.float32) else "float32"
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        files.write(file, json.dumps(known))
+    return torch.bfloat16 if known[key] == "bfloat16" else torch.float32
+
+
+def _seconds(dtype: torch.dtype) -> float:
+    """The time of a small layer for one token and for sixteen, the best of three."""
+    weight = torch.ones(1536, 576, dtype=dtype)
+    inputs = [torch.ones(count, 576, dtype=dtype) for count in (1, 16)]
+    with warnings.catch_warnings(), torch.inference_mode():
+        # a CPU without fast bfloat16 says so in a warning; the figure says it too
+        warnings.simplefilter("ignore")
+        return best_of(lambda: [functional.linear(x, weight) for x in inputs], times=3)
+
+
+def best_of(action: Callable[[], object], *, times: int) -> float:
+    """Seconds of the fastest of several calls."""
+    seconds = []
+    for _ in range(times):
+        begin = time.perf_counter()
+        action()
+        seconds.append(time.perf_counter() - begin)
+    return min(seconds)
+
+
+# What a pass may assume of a model, asked of the model itself: what its config says, what its attention wants.
+#
+# Engine and trainer both compute many sequences in one pass, through an attention of their own. That is right where a
+# token's past is keys and values that it attends to, and nothing else. Both ask here, then prove it by a comparison
+# with the model's own pass (`runner_choice.model_runner_of`, `forward.enable_tree`); who fails either goes one by one.
+
+WINDOWED = "sliding_attention"
+PLAIN = frozenset({"full_attention", WINDOWED})
+PROBE = range(3, 27)
+MORE = {"s_aux": "attention sinks", "softcap": "capped attention scores", "position_bias": "a bias by position"}
+"""what some models hand to their attention beside queries, keys and values"""
+
+
+def text_config(model: Any) -> Any:
+    """The sizes of the part that reads and writes text; models with eyes keep them one level down."""
+    return model.config.get_text_config()
+
+
+def probe_ids(model: Any) -> list[int]:
+    """A few token ids that this model knows, to try a way of running it on."""
+    return [token % text_config(model).vocab_size for token in PROBE]
+
+
+def own_state(model: Any) -> str | None:
+    """Why a token's past in this model is more than keys and values; None where nothing says so."""
+    kinds = set(getattr(text_config(model), "layer_types", None) or ()) - PLAIN
+    if kinds:
+        return f"it has layers of kind {', '.join(sorted(kinds))}"
+    return "it keeps a recurrent state" if getattr(model, "_is_stateful", False) else None
+
+
+def window_of(model: Any) -> int | None:
+    """Over how many tokens the attention of some layers slides; None where every token sees its whole past."""
+    config = text_config(model)
+    size: int | None = getattr(config, "sliding_window", None)
+    kinds = getattr(config, "layer_types", None)
+    slides = WINDOWED in kinds if kinds else getattr(config, "use_sliding_window", True)
+    return size if slides else None
+
+
+def check_plain(arguments: Mapping[str, object]) -> None:
+    """Raises TypeError for an attention that is called with more than an attention of ours computes."""
+    for name, what in MORE.items():
+        if arguments.get(name) is not None:
+            raise TypeError(f"it has {what}")
+
 
 SMALL = 1_000_000_000
 """parameters below which `auto` spends twice the memory to be exact"""

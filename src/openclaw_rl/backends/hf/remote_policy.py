@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+from openclaw_rl.backends.hf.detokenizer import WIDE, TopLogprobs, scores_at
 from openclaw_rl.backends.hf.prompts import PromptEncoder
-from openclaw_rl.backends.hf.token_chunks import WIDE, TopLogprobs, scores_at
 from openclaw_rl.backends.hf.version_table import VersionTable
 from openclaw_rl.errors import ContextOverflow, RequestError
 from openclaw_rl.ports import Scores

@@ -73,3 +73,11 @@ class TrainerSettings(LossSettings):
         width. Nothing narrower is given larger ones.
         """
         return self.rehearse_lr * min(1.0, (self.rehearse_width or width) / width)
+
+
+# What of the optimizer, AdamW, is no setting.
+
+ADAM_EPS: Final = 1e-8
+"""AdamW's own, which nobody needs to set"""
+REHEARSAL_BETA1: Final = 0.5
+"""a rehearsal is a few large steps: a longer memory of gradients would point where the policy no longer is"""

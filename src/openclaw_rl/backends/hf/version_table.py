@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any, Protocol
 
 from openclaw_rl.errors import BackendError
-from openclaw_rl.types import Version
+from openclaw_rl.ports import Stream
+from openclaw_rl.types import Prompt, Sampling, Version
 
 DEATHS = 2
 """how many processes may die while they load a version before it counts as one that cannot be loaded"""
@@ -56,3 +58,26 @@ class VersionTable:
         numbers = sorted(self.adapters)
         shown = ", ".join(map(str, numbers[-5:]))
         return shown if len(numbers) <= 5 else f"{numbers[0]} .. {numbers[-6]}, {shown}"
+
+
+# A policy as one scope sees it.
+
+
+class _Divided(Protocol):
+    def generate(
+        self, prompt: Prompt, sampling: Sampling, *, version: int | None = None, scope: str = ""
+    ) -> Stream: ...
+
+
+class ScopedPolicy:
+    """All is the policy's own, but what it generates is of one scope."""
+
+    def __init__(self, policy: _Divided, scope: str) -> None:
+        self._policy = policy
+        self._scope = scope
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._policy, name)
+
+    def generate(self, prompt: Prompt, sampling: Sampling, *, version: int | None = None) -> Stream:
+        return self._policy.generate(prompt, sampling, version=version, scope=self._scope)

@@ -5,17 +5,121 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import json
 import logging
+import os
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
-from openclaw_rl.backends.tinker.access import CloudAccess
-from openclaw_rl.backends.tinker.sdk import load_sdk
-from openclaw_rl.backends.tinker.spending import Spending
-from openclaw_rl.backends.tinker.troubles import BillingNotices, SessionLost, too_slow, translated, unpaid
-from openclaw_rl.errors import BackendDown, ModelRefused
+from openclaw_rl.backends.tinker.settings import CloudAccess, TinkerPolicySettings
+from openclaw_rl.backends.tinker.troubles import (
+    BillingNotices,
+    SessionLost,
+    installed_version,
+    load_sdk,
+    too_slow,
+    translated,
+    unpaid,
+)
+from openclaw_rl.errors import BackendDown, BackendGone, ModelRefused, OpenClawError
+from openclaw_rl.ports import EngineFinding
+
+# What the service has been asked to do today, in tokens and by estimate in money; and where it ends.
+
+KINDS: Final = ("prefill", "sample", "train")
+"""what is done with a token, as prices name it"""
+_SECONDS: Final = 1.0
+"""between two writes of the file, and two looks at those of other processes"""
+_MILLION: Final = 1e6
+
+
+class Spending:
+    """The tokens of today (UTC), of this process and of others of the same run. Each writes a file of its own."""
+
+    def __init__(
+        self,
+        run_dir: Path,
+        *,
+        prices: Mapping[str, float],
+        budget: float | None,
+        clock: Callable[[], float] = time.time,
+        owner: str | None = None,
+    ) -> None:
+        self._folder = run_dir / "cloud"
+        self._prices, self._budget, self._clock = prices, budget, clock
+        self._owner = owner or f"{os.getpid()}-{id(self)}"
+        self._day = ""
+        self._own = dict.fromkeys(KINDS, 0)
+        self._others = 0.0
+        self._written = self._looked = float("-inf")
+
+    def add(self, **tokens: int) -> None:
+        """Count tokens by what was done with them: ``add(prefill=12, sample=3)``."""
+        self._turn_page()
+        for kind, count in tokens.items():
+            self._own[kind] += count
+        if self._clock() - self._written >= _SECONDS:
+            self.write()
+
+    def cost(self, tokens: Mapping[str, int]) -> float:
+        """The money for so many tokens, by the prices that were given."""
+        return sum(count * self._prices.get(kind, 0.0) for kind, count in tokens.items()) / _MILLION
+
+    @property
+    def tokens(self) -> Mapping[str, int]:
+        """Of this process, today."""
+        self._turn_page()
+        return dict(self._own)
+
+    @property
+    def today(self) -> float:
+        """The money that today's tokens of all processes cost, by estimate."""
+        self._turn_page()
+        if self._clock() - self._looked >= _SECONDS:
+            self._looked, self._others = self._clock(), self._of_others()
+        return self.cost(self._own) + self._others
+
+    def refuse_beyond(self) -> None:
+        """Raise BackendGone once the budget of the day is spent."""
+        if self._budget is not None and self.today >= self._budget:
+            raise BackendGone(
+                f"cloud.daily_budget = {self._budget:g} is spent: {self.today:.2f} by estimate since midnight (UTC)",
+                remedy="raise it, or wait for tomorrow",
+            )
+
+    def write(self) -> None:
+        """Put what this process has used where others see it."""
+        self._written = self._clock()
+        self._folder.mkdir(parents=True, exist_ok=True)
+        draft = self._folder / f".{self._owner}.tmp"
+        draft.write_text(json.dumps(self._own))
+        draft.replace(self._file(self._owner))
+
+    def _turn_page(self) -> None:
+        day = datetime.fromtimestamp(self._clock(), UTC).date().isoformat()
+        if day != self._day:
+            self._day, self._own, self._others = day, dict.fromkeys(KINDS, 0), 0.0
+            self._written = self._looked = float("-inf")
+
+    def _of_others(self) -> float:
+        mine = self._file(self._owner)
+        return sum(self.cost(_read(file)) for file in self._folder.glob(f"{self._day}.*.json") if file != mine)
+
+    def _file(self, owner: str) -> Path:
+        return self._folder / f"{self._day}.{owner}.json"
+
+
+def _read(file: Path) -> Mapping[str, int]:
+    try:
+        found: dict[str, int] = json.loads(file.read_text())
+    except (OSError, ValueError):  # it is being replaced: the next look finds it
+        return {}
+    return found
+
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -189,3 +293,25 @@ async def _leave(service: Any) -> None:
     with contextlib.suppress(Exception):  # it may be why we leave
         async with asyncio.timeout(_FAREWELL + 1):
             await asyncio.to_thread(end)
+
+
+# What can be said of the service before anybody relies on it: for `openclaw-rl doctor`.
+
+
+async def examine(session: TinkerSession, settings: TinkerPolicySettings) -> Sequence[EngineFinding]:
+    """The SDK, the address, the key and the model; a session is opened and closed, nothing is sampled."""
+    try:
+        _ = session.sdk
+        known = await session.models()
+    except OpenClawError as error:
+        return [EngineFinding(fine=False, what=error.what, remedy=error.remedy or "")]
+    finally:
+        await session.close()
+    found = [EngineFinding(fine=True, what=f"tinker {installed_version()} reaches {session.url}: {len(known)} models")]
+    if settings.model not in known:
+        what = f"it has no model {settings.model!r}"
+        found.append(EngineFinding(fine=False, what=what, remedy=f"it has {', '.join(sorted(known)[:8])}"))
+    if settings.cloud_budget is not None and not any(settings.cloud_prices.values()):
+        what = "cloud.daily_budget is set, but cloud.price_per_million names no price"
+        found.append(EngineFinding(fine=False, what=what, remedy="give the prices of the model, or no budget"))
+    return found

@@ -7,11 +7,29 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
-from openclaw_rl.backends.hf.adam import ADAM_EPS
-from openclaw_rl.backends.hf.trainer_settings import TrainerSettings
-from openclaw_rl.backends.tinker.access import PATIENCE, CloudAccess
+from openclaw_rl.backends.hf.trainer_settings import ADAM_EPS, TrainerSettings
 from openclaw_rl.errors import ConfigError
 from openclaw_rl.losses import LossSettings
+
+# What the service is reached with, and what it may cost.
+
+PATIENCE = 600.0
+"""seconds in which the service must have answered a request"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloudAccess:
+    """The model by the service's name, the account, and the most money a day. ``url`` None: the service's own."""
+
+    model: str
+    key: str | None = field(repr=False)
+    url: str | None
+    prices: Mapping[str, float]
+    """money for a million tokens, by what is done with them: prefill, sample, train; what is absent costs nothing"""
+    budget: float | None
+    run_dir: Path
+    patience: float = PATIENCE
+
 
 ALPHA: Final = 32.0
 """the scale of the service's adapters, which no request changes"""

@@ -18,19 +18,33 @@ import torch
 from torch import Tensor
 
 from openclaw_rl import files
-from openclaw_rl.backends.hf.adam import ADAM_EPS, REHEARSAL_BETA1
-from openclaw_rl.backends.hf.alarms import HISTORY, LEAST, StepSkipped, batch_alarm, norm_alarm
-from openclaw_rl.backends.hf.batch_figures import batch_weight, finite, lag, rehearses_alone
-from openclaw_rl.backends.hf.loss_choice import choose_loss
-from openclaw_rl.backends.hf.manifest import read_manifest, write_manifest
+from openclaw_rl.backends.hf.adapters import read_manifest, write_manifest
+from openclaw_rl.backends.hf.batches import (
+    HISTORY,
+    LEAST,
+    StepSkipped,
+    TeacherPrompts,
+    batch_alarm,
+    batch_weight,
+    choose_loss,
+    finite,
+    lag,
+    norm_alarm,
+    rehearses_alone,
+    render_teachers,
+)
 from openclaw_rl.backends.hf.prompts import ChatFiles, read_chat
-from openclaw_rl.backends.hf.teacher_prompts import TeacherPrompts, render_teachers
-from openclaw_rl.backends.tinker import one_pass
-from openclaw_rl.backends.tinker.download import download_adapter
+from openclaw_rl.backends.hf.trainer_settings import ADAM_EPS, REHEARSAL_BETA1
+from openclaw_rl.backends.tinker import lookups
 from openclaw_rl.backends.tinker.lookups import Lookup, ServiceWeights, look_up, loss_inputs
 from openclaw_rl.backends.tinker.passes import TrainingPasses, logprobs_of
-from openclaw_rl.backends.tinker.remote import RemoteWeights, read_remote, write_remote
-from openclaw_rl.backends.tinker.saved import SavedCheckpoints
+from openclaw_rl.backends.tinker.remote import (
+    RemoteWeights,
+    SavedCheckpoints,
+    download_adapter,
+    read_remote,
+    write_remote,
+)
 from openclaw_rl.backends.tinker.session import TinkerSession
 from openclaw_rl.backends.tinker.settings import TinkerTrainerSettings
 from openclaw_rl.backends.tinker.troubles import SessionLost
@@ -186,7 +200,7 @@ class TinkerTrainer:
         s, rehearsal = self.settings, rehearses_alone(step.samples)
         metrics["lr"] = s.rehearse_lr * signal if rehearsal else s.lr * signal if s.lr_by_signal else s.lr
         adam = self._adam(metrics["lr"], REHEARSAL_BETA1 if rehearsal else s.adam_beta1)
-        same = one_pass.fits(s, found.batch)
+        same = lookups.fits(s, found.batch)
         if same:
             norm, same = await self._in_one_pass(found, adam, metrics)
         if not same:
@@ -209,13 +223,11 @@ class TinkerTrainer:
 
     async def _in_one_pass(self, found: Lookup, adam: Any, metrics: dict[str, float]) -> tuple[float | None, bool]:
         """The service's own loss; the gradient's norm, and whether it was ours. Where it was not, nothing is kept."""
-        passed, norm = await self._both(
-            one_pass.surrogate_pass(self.session, self._student, self.settings, found), adam
-        )
+        passed, norm = await self._both(lookups.surrogate_pass(self.session, self._student, self.settings, found), adam)
         outputs = [logprobs_of(each) for each in passed.loss_fn_outputs]
         values = [each[-len(row.ids) :, None] for each, row in zip(outputs, found.rows, strict=True)]
         gradients = self._gradients(found, values, metrics)
-        same = one_pass.same_gradient(self.settings, found.batch, values, gradients)
+        same = lookups.same_gradient(self.settings, found.batch, values, gradients)
         if not same:
             log.info("cloud.two_passes the service's own loss is another for this batch")
             self._forget()

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
-from openclaw_rl.envs.gui.chromium import MEMORY, PROCESSES, BrowserSettings, write_launcher
-from openclaw_rl.envs.gui.origins import OriginProxy
+from openclaw_rl.envs.gui.chromium import MEMORY, PROCESSES, BrowserSettings, OriginProxy, write_launcher
 from openclaw_rl.envs.leftovers import browser_folder
 from openclaw_rl.envs.sandbox import cgroups
 from openclaw_rl.errors import EnvFailed

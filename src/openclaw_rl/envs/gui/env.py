@@ -9,23 +9,60 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from openclaw_rl.envs.actions import Action, ActionForm, call_of, calls_of, result_of, worked_prompt
-from openclaw_rl.envs.gui.blobs import ScreenBlobs
 from openclaw_rl.envs.gui.browsers import open_tab
 from openclaw_rl.envs.gui.chromium import BrowserDriver, BrowserSettings, find_chromium, shown_folders
 from openclaw_rl.envs.gui.commands import DIRECTIONS, LAST, TOOLS, Aim, aim, as_line, written_actions
+from openclaw_rl.envs.gui.miniwob import MiniwobPages
+from openclaw_rl.envs.gui.own_pages import OwnPages
 from openclaw_rl.envs.gui.page import GuiPage, Refused
 from openclaw_rl.envs.gui.screen import Screen, shown
 from openclaw_rl.envs.gui.tasks import BegunTask, Move, PageSource, TaskState
-from openclaw_rl.envs.sourced import SourcedEnv
+from openclaw_rl.envs.ladders import SourcedEnv, package_folder
 from openclaw_rl.errors import EnvFailed
 from openclaw_rl.ports import Observation
 from openclaw_rl.types import Message, Prompt, ToolCall, new_id
+
+# Screenshots, each kept once under the hash of its bytes, with a line for every step that showed it.
+
+EPISODES: Final = "episodes.jsonl"
+"""which screen was shown at which step of which episode"""
+
+
+class ScreenBlobs:
+    """A folder of screenshots beside the ledger; several processes may add to it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def add(self, picture: bytes) -> str:
+        """Keep it; its name."""
+        name = hashlib.sha256(picture).hexdigest()
+        place = self.place(name)
+        if not place.exists():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            draft = place.with_suffix(f".{id(picture)}.tmp")
+            draft.write_bytes(picture)
+            draft.replace(place)
+        return name
+
+    def place(self, name: str) -> Path:
+        """Where the screenshot of this name lies."""
+        return self._folder / name[:2] / f"{name}.png"
+
+    def note(self, **line: Any) -> None:
+        """Remember what was shown when."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with (self._folder / EPISODES).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+
 
 Screenshots = Literal["keep", "send", "off"]
 
@@ -323,3 +360,39 @@ def _line(move: Move) -> str:
 
 def _fenced(text: str) -> str:
     return f"```\n{text}\n```"
+
+
+# The gui environment as the settings name it: MiniWoB++, or pages of a user's own.
+
+
+def gui(
+    *,
+    screenshot_backend: BrowserDriver,
+    form: ActionForm,
+    examples: int | None,
+    rungs: Sequence[str],
+    per_rung: int,
+    output_chars: int,
+    pages: Path | None,
+    folder: Path | None,
+    screenshots: Screenshots,
+    screens: Path,
+    chromium: str | None = None,
+) -> GuiEnv:
+    """The environment. ``folder``: where `miniwob` was installed, if Python does not find it."""
+    source: PageSource = (
+        MiniwobPages(package_folder("miniwob", "miniwob", folder) / "html", rungs=rungs, per_rung=per_rung)
+        if pages is None
+        else OwnPages(Path(pages), rungs=rungs)
+    )
+    return GuiEnv(
+        name="gui",
+        source=source,
+        driver=screenshot_backend,
+        form=form,
+        examples=examples,
+        output_chars=output_chars,
+        screenshots=screenshots,
+        screens=screens,
+        chromium=chromium,
+    )

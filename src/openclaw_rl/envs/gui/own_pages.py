@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from openclaw_rl.envs.gui.chromium import origin_of
 from openclaw_rl.envs.gui.commands import written_actions
-from openclaw_rl.envs.gui.origins import origin_of
 from openclaw_rl.envs.gui.page import GuiPage
 from openclaw_rl.envs.gui.screen import Screen
 from openclaw_rl.envs.gui.tasks import Move, TaskState

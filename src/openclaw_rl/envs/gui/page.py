@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from openclaw_rl.envs.gui.browsers import Tab
-from openclaw_rl.envs.gui.keys import pressed, typed
+from openclaw_rl.envs.gui.commands import pressed, typed
 from openclaw_rl.envs.gui.screen import Screen
 from openclaw_rl.errors import EnvFailed
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from openclaw_rl.envs.gui.page import GuiPage
 from openclaw_rl.envs.gui.screen import Screen
-from openclaw_rl.envs.sourced import TaskSet
+from openclaw_rl.envs.ladders import TaskSet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

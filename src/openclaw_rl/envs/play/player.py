@@ -19,9 +19,9 @@ from typing import Any, Protocol
 
 import httpx2
 
-from openclaw_rl.envs.play.contract import AgentTask, SupportsAgents
 from openclaw_rl.envs.play.forwarder import GatewayForwarder
 from openclaw_rl.envs.play.journal import KeptEpisode, PlayJournal, PlayPlan
+from openclaw_rl.envs.play.programs import AgentTask, SupportsAgents
 from openclaw_rl.envs.sandbox import CommandResult
 from openclaw_rl.errors import BackendDown, OpenClawError, RequestError, TaskRefused
 from openclaw_rl.ports import AGENT_HOME, AgentCommand, Env

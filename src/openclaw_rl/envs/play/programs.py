@@ -11,8 +11,9 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
-from openclaw_rl.envs.sandbox import HOME
+from openclaw_rl.envs.sandbox import HOME, Sandbox
 from openclaw_rl.errors import ConfigError
 
 _THERE = Path("/usr")
@@ -107,3 +108,31 @@ def _shown(folders: Sequence[Path]) -> list[Path]:
                 remedy="put it into a folder of its own and name it with --program PATH",
             )
     return kept
+
+
+# What an environment offers an agent program: a task in a sandbox, and what the files are worth when it has ended.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentTask:
+    """A task begun: what the program is told, the sandbox with the task's files, and the folder to work in.
+
+    The sandbox belongs to the environment, which closes it.
+    """
+
+    instruction: str
+    sandbox: Sandbox
+    cwd: str
+
+
+@runtime_checkable
+class SupportsAgents(Protocol):
+    """An environment whose tasks a program can do by itself: all that counts is in the sandbox when it has ended."""
+
+    async def hand_over(self, task: str, *, seed: int) -> AgentTask:
+        """Begin ``task`` for a program, in place of `reset`. Raises TaskRefused for one that files cannot decide."""
+        ...
+
+    async def outcome(self) -> float:
+        """What the state is worth, in -1 .. 1."""
+        ...

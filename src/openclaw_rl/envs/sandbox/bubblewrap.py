@@ -13,12 +13,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-from openclaw_rl.envs.sandbox import cgroups, seccomp
+from openclaw_rl.envs.sandbox import cgroups
 from openclaw_rl.envs.sandbox.cgroups import ControlGroup
 from openclaw_rl.envs.sandbox.contract import HOME, SYSTEM, CommandResult, SandboxLimits, SandboxSettings, Shell
-from openclaw_rl.envs.sandbox.execution import NotBegun, execute
+from openclaw_rl.envs.sandbox.execution import NotBegun, ProcessNamespace, execute
 from openclaw_rl.envs.sandbox.holder import CLEAN, NICE, PATH, ROOT, SHOWN, Holder, hold, restoring
-from openclaw_rl.envs.sandbox.namespace import ProcessNamespace
 from openclaw_rl.envs.sandbox.outside import OutsideFiles
 from openclaw_rl.envs.sandbox.terminal import TerminalShell
 from openclaw_rl.errors import NoSandbox
@@ -41,7 +40,7 @@ class BubblewrapSandbox:
         self._group = group
         self._groups: list[ControlGroup] = []
         self._settings = settings
-        self._filter = seccomp.program(sockets=True)
+        self._filter = cgroups.program(sockets=True)
         self._shells: list[TerminalShell] = []
         self._running: set[asyncio.Task[CommandResult]] = set()
         self._sealed = self._closed = False

@@ -31,9 +31,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from openclaw_rl.envs.sandbox import seccomp
+from openclaw_rl.envs.sandbox import cgroups
 from openclaw_rl.envs.sandbox.contract import SandboxLimits
-from openclaw_rl.envs.sandbox.namespace import GRACE, ProcessNamespace, content
+from openclaw_rl.envs.sandbox.execution import GRACE, ProcessNamespace, content
 from openclaw_rl.errors import NoSandbox
 
 Isolation = Literal["bubblewrap", "none"]
@@ -213,7 +213,7 @@ class _RunningProgram:
         self._limits = limits
         self._output = _OutputTail(limits.output)
         self._unwanted = False
-        self._namespace = ProcessNamespace(filtered=seccomp.program()) if wrapper else None
+        self._namespace = ProcessNamespace(filtered=cgroups.program()) if wrapper else None
         own = ("--perms", "0777", "--size", str(limits.disk), "--tmpfs", "/work", "--chdir", "/work")
         inside = (*own, *self._namespace.arguments) if self._namespace else ()
         source = content(program.encode(errors="replace"))

@@ -16,10 +16,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from openclaw_rl.envs.sandbox.contract import HOME, CommandResult, SandboxLimits
-from openclaw_rl.envs.sandbox.execution import entered, in_time, readable, to_its_end
-from openclaw_rl.envs.sandbox.namespace import GRACE, ProcessNamespace
-from openclaw_rl.envs.sandbox.output import BoundedOutput
+from openclaw_rl.envs.sandbox.contract import HOME, BoundedOutput, CommandResult, SandboxLimits
+from openclaw_rl.envs.sandbox.execution import GRACE, ProcessNamespace, entered, in_time, readable, to_its_end
 from openclaw_rl.types import new_id
 
 _INTERRUPT = "\x03"

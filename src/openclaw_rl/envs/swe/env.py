@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from openclaw_rl.envs.actions import Action, ActionForm, block_of, bounded, calls_of, result_of
-from openclaw_rl.envs.play.contract import AgentTask
+from openclaw_rl.envs.play.programs import AgentTask
 from openclaw_rl.envs.sandbox import SandboxSettings
-from openclaw_rl.envs.swe.evaluation import Evaluation, Evaluator
+from openclaw_rl.envs.swe.evaluation import REPOSITORY, RUN_TESTS, Evaluation, Evaluator, Workspace
 from openclaw_rl.envs.swe.instances import Instance, by_id, home_of, read_instances, read_setups
-from openclaw_rl.envs.swe.verdicts import told
-from openclaw_rl.envs.swe.workspace import REPOSITORY, RUN_TESTS, Workspace
+from openclaw_rl.envs.swe.suites import told
 from openclaw_rl.envs.terminal.machine import TOOLS as TERMINAL_TOOLS
 from openclaw_rl.envs.terminal.machine import TerminalMachine
 from openclaw_rl.errors import ConfigError, EnvFailed

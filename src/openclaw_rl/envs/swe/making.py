@@ -6,8 +6,11 @@ import asyncio
 import json
 import random
 import re
+import shutil
+import subprocess
+import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -19,18 +22,120 @@ from openclaw_rl.envs.swe.evaluation import Evaluator
 from openclaw_rl.envs.swe.instances import (
     ENVIRONMENTS,
     FILES,
+    MIRRORS,
     Instance,
     SuiteSetup,
     as_row,
+    git,
     read_instances,
+    unpack,
+    unpacked,
 )
-from openclaw_rl.envs.swe.mirror import Mirror
-from openclaw_rl.envs.swe.mutations import Mutation, mutations
-from openclaw_rl.envs.swe.patches import is_test, source_paths
-from openclaw_rl.envs.swe.releases import source_archive, versions
-from openclaw_rl.envs.swe.repositories import unpacked
-from openclaw_rl.envs.swe.verdicts import PASSED, Verdicts
+from openclaw_rl.envs.swe.mutations import Mutation, is_test, mutations, source_paths
+from openclaw_rl.envs.swe.suites import PASSED, Verdicts
 from openclaw_rl.errors import ConfigError, EnvFailed
+
+# A git repository that a maker writes: a commit for each state, with no history between them.
+
+_IDENTITY = ("-c", "user.name=openclaw-rl", "-c", "user.email=openclaw-rl@localhost", "-c", "core.autocrlf=false")
+
+
+class Mirror:
+    """See the module. The same files give the same tree."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.place = folder / MIRRORS / name
+        if not (self.place / ".git").is_dir():
+            self.place.mkdir(parents=True, exist_ok=True)
+            git("init", "-q", str(self.place))
+
+    def commit(self, files: bytes, name: str) -> str:
+        """A state with exactly these files (a tar), kept under a name; its commit."""
+        self._clear()
+        self._git("read-tree", "--empty")  # files of one length and date would pass for unchanged
+        unpack(files, self.place)
+        return self._kept(name)
+
+    def changed(self, commit: str, texts: Mapping[str, bytes], name: str) -> str:
+        """A state like another, with the texts of some files changed; its commit."""
+        self._git("read-tree", "-u", "--reset", commit)
+        for path, text in texts.items():
+            (self.place / path).write_bytes(text)
+        return self._kept(name)
+
+    def _kept(self, name: str) -> str:
+        self._git("add", "-A", "-f")
+        tree = self._git("write-tree").strip()
+        commit = self._git("commit-tree", tree, "-m", name).strip()
+        self._git("update-ref", f"refs/heads/{name}", commit)
+        return commit
+
+    def diff(self, old: str, new: str, paths: Sequence[str]) -> str:
+        """How these files of one commit become those of another."""
+        return self._git("diff", "--binary", "--no-renames", "--no-color", old, new, "--", *paths) if paths else ""
+
+    def differing(self, old: str, new: str) -> list[str]:
+        """The files that are not the same in two commits."""
+        return self._git("diff", "--name-only", "--no-renames", "-z", old, new).strip("\0").split("\0")
+
+    def files(self, commit: str) -> list[str]:
+        """The files of a commit."""
+        return self._git("ls-tree", "-r", "--name-only", "-z", commit).strip("\0").split("\0")
+
+    def text(self, commit: str, path: str) -> bytes:
+        """What a file of a commit holds."""
+        return git("-C", str(self.place), "show", f"{commit}:{path}")
+
+    def _clear(self) -> None:
+        for each in self.place.iterdir():
+            if each.is_dir() and each.name != ".git":
+                shutil.rmtree(each)
+            elif each.is_file():
+                each.unlink()
+
+    def _git(self, *words: str) -> str:
+        return git("-C", str(self.place), *_IDENTITY, *words).decode(errors="replace")
+
+
+# Releases of a package as the index has them: pip is asked, so that its settings and mirrors hold.
+
+PIP_SECONDS = 300
+_LIST = "Available versions:"
+
+
+def versions(package: str) -> list[str]:
+    """The released versions, newest first. Raises ConfigError where the index has none, or cannot be asked."""
+    found = _pip("index", "versions", package)
+    line = next((line for line in found.splitlines() if line.startswith(_LIST)), None)
+    if line is None:
+        raise ConfigError(f"pip knows no releases of {package}", remedy="look at the name, and at pip's index")
+    return [version.strip() for version in line.removeprefix(_LIST).split(",")]
+
+
+def source_archive(package: str, version: str, folder: Path) -> Path:
+    """The source archive of a release, in ``folder``. Raises ConfigError where it has none."""
+    _pip(
+        *("download", "-q", "--no-deps", "--no-binary", package),
+        *("-d", str(folder), f"{package}=={version}"),
+    )
+    found = next(iter(sorted(folder.glob("*.tar.gz"))), None)
+    if found is None:
+        raise ConfigError(f"{package} {version} has no source archive", remedy="take another release")
+    return found
+
+
+def _pip(*words: str) -> str:
+    line = [sys.executable, "-m", "pip", *words]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=PIP_SECONDS, check=False)
+    if done.returncode != 0:
+        raise ConfigError(f"pip {words[0]} failed: {_last(done.stderr)}", remedy="run it by hand to see why")
+    return done.stdout
+
+
+def _last(text: str) -> str:
+    lines: Sequence[str] = [line for line in text.strip().splitlines() if line.strip()]
+    return lines[-1][-300:] if lines else "it said nothing"
+
 
 FEWEST_FAILING, MOST_FAILING, FEWEST_PASSING, LONGEST_SUITE = 1, 15, 50, 20.0
 CHANGELOG = re.compile(r"(?i)^(docs?/)?(change(s|log)?|history|news|releases?)(\.\w+)?$")

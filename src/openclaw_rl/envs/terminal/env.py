@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from openclaw_rl.envs.actions import Action, ActionForm, block_of, call_of, calls_of, result_of, vote_on, worked_prompt
-from openclaw_rl.envs.play.contract import AgentTask
+from openclaw_rl.envs.ladders import SourcedEnv
+from openclaw_rl.envs.play.programs import AgentTask
 from openclaw_rl.envs.sandbox import SandboxSettings
-from openclaw_rl.envs.sourced import SourcedEnv
 from openclaw_rl.envs.terminal.ladder import ANSWER as ANSWER_FILE
 from openclaw_rl.envs.terminal.ladder import LADDER, in_files
 from openclaw_rl.envs.terminal.machine import TOOLS, TerminalMachine

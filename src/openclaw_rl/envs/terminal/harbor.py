@@ -20,14 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from openclaw_rl.envs.actions import ActionForm
-from openclaw_rl.envs.play.contract import AgentTask
+from openclaw_rl.envs.play.programs import AgentTask
 from openclaw_rl.envs.sandbox import SandboxSettings
-from openclaw_rl.envs.terminal.checks import FinalState
-from openclaw_rl.envs.terminal.dockerfile import Built, build_image, machine_of
 from openclaw_rl.envs.terminal.env import TerminalEnv
-from openclaw_rl.envs.terminal.installs import CARRIED, on_this_machine, provide
+from openclaw_rl.envs.terminal.installs import CARRIED, Built, build_image, machine_of, on_this_machine, provide
 from openclaw_rl.envs.terminal.published import PublishedTasks
-from openclaw_rl.envs.terminal.tasks import Scorer, TerminalTask
+from openclaw_rl.envs.terminal.tasks import FinalState, Scorer, TerminalTask
 from openclaw_rl.envs.terminal.verifying import TaskTests
 from openclaw_rl.errors import ConfigError
 from openclaw_rl.types import Prompt

@@ -11,8 +11,7 @@ from dataclasses import replace
 
 from openclaw_rl.envs.ladders import WORDS, Ladder
 from openclaw_rl.envs.sandbox import HOME
-from openclaw_rl.envs.terminal.checks import FileHolds, Holds, Printed
-from openclaw_rl.envs.terminal.tasks import TerminalTask
+from openclaw_rl.envs.terminal.tasks import FileHolds, Holds, Printed, TerminalTask
 
 ANSWER = "answer.txt"
 """where a program writes what it is to print or to answer"""

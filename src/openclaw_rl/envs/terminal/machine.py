@@ -12,8 +12,7 @@ from typing import Any
 
 from openclaw_rl.envs.actions import bounded
 from openclaw_rl.envs.sandbox import HOME, CommandResult, Sandbox, SandboxSettings, Shell, open_sandbox
-from openclaw_rl.envs.terminal.checks import FinalState
-from openclaw_rl.envs.terminal.tasks import TerminalTask
+from openclaw_rl.envs.terminal.tasks import FinalState, TerminalTask
 from openclaw_rl.errors import EnvFailed
 from openclaw_rl.types import Tool
 

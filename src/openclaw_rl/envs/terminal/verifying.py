@@ -13,10 +13,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from openclaw_rl.envs.sandbox import HOME, Sandbox
-from openclaw_rl.envs.terminal.dockerfile import Built, files_in
-from openclaw_rl.envs.terminal.installs import installs_of, missing, stand_ins
-from openclaw_rl.envs.verifier.controls import Control, control, forged, test_names
-from openclaw_rl.envs.verifier.reports import PASSED, Report, run_sealed, source
+from openclaw_rl.envs.terminal.installs import Built, files_in, installs_of, missing, stand_ins
+from openclaw_rl.envs.verifier.reports import PASSED, Control, Report, control, forged, run_sealed, source, test_names
 
 REWARDS: Final = ("/logs/verifier/reward.txt", "/logs/verifier/reward.json")
 _INI: Final = ("pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg")

@@ -20,11 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from openclaw_rl.envs.actions import ActionForm
-from openclaw_rl.envs.ladders import Split, split_of
-from openclaw_rl.envs.packages import package_folder
+from openclaw_rl.envs.ladders import Split, package_folder, split_of
 from openclaw_rl.envs.toolcall.env import ToolCallEnv
 from openclaw_rl.envs.toolcall.sources import ToolEpisode
-from openclaw_rl.envs.toolcall.worlds import WantedCall
+from openclaw_rl.envs.toolcall.tools_config import WantedCall
 from openclaw_rl.errors import ConfigError, EnvFailed
 from openclaw_rl.types import Tool
 

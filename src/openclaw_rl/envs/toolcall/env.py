@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from openclaw_rl.envs.actions import Action, ActionForm, bounded, call_of, calls_of, result_of, vote_on, worked_prompt
-from openclaw_rl.envs.sourced import SourcedEnv
-from openclaw_rl.envs.toolcall.calls import signature, written_calls
+from openclaw_rl.envs.ladders import SourcedEnv
 from openclaw_rl.envs.toolcall.sources import FileSource, LadderSource, TaskSource, ToolEpisode, fenced
-from openclaw_rl.envs.toolcall.worlds import SupportsTurns, WantedCall
+from openclaw_rl.envs.toolcall.tools_config import SupportsTurns, WantedCall, signature, written_calls
 from openclaw_rl.errors import EnvFailed
 from openclaw_rl.ports import Observation
 from openclaw_rl.types import Message, Prompt

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from openclaw_rl.envs.ladders import WORDS, Ladder
-from openclaw_rl.envs.toolcall.worlds import WantedCall
+from openclaw_rl.envs.toolcall.tools_config import WantedCall
 
 ROOMS = ("kitchen", "bedroom", "bathroom", "hall", "garage", "office", "attic", "cellar", "garden", "library")
 CITIES = (

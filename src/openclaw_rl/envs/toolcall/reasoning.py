@@ -14,8 +14,7 @@ from openclaw_rl.envs.ladders import Split, split_of
 from openclaw_rl.envs.toolcall.env import ToolCallEnv
 from openclaw_rl.envs.toolcall.sources import ToolEpisode
 from openclaw_rl.envs.toolcall.tasks_file import FileTask, FileWorld
-from openclaw_rl.envs.toolcall.tools_config import INTERPRETER_TOOL
-from openclaw_rl.envs.toolcall.worlds import WantedCall
+from openclaw_rl.envs.toolcall.tools_config import INTERPRETER_TOOL, WantedCall
 from openclaw_rl.errors import ConfigError
 
 STEPS = 4

@@ -7,13 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from openclaw_rl.envs.ladders import Split
-from openclaw_rl.envs.sourced import TaskSet
+from openclaw_rl.envs.ladders import Split, TaskSet
 from openclaw_rl.envs.toolcall import tasks_file
-from openclaw_rl.envs.toolcall.calls import INTERPRETER, as_call
 from openclaw_rl.envs.toolcall.ladder import LADDER, CallTask
-from openclaw_rl.envs.toolcall.tools_config import read_tools_config
-from openclaw_rl.envs.toolcall.worlds import KNOWN, LadderWorld, ToolWorld, WantedCall
+from openclaw_rl.envs.toolcall.tools_config import (
+    INTERPRETER,
+    KNOWN,
+    LadderWorld,
+    ToolWorld,
+    WantedCall,
+    as_call,
+    read_tools_config,
+)
 from openclaw_rl.errors import ConfigError
 from openclaw_rl.types import Tool
 

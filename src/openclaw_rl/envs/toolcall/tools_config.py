@@ -12,23 +12,190 @@ Paths are relative to the file. A function is the user's code and runs in this p
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import importlib.util
 import inspect
 import json
 import sys
 import typing
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol, runtime_checkable
 
+from openclaw_rl.envs.actions import Action, block_of
 from openclaw_rl.envs.sandbox import programs
 from openclaw_rl.envs.toolcall.mcp_servers import McpServer, read_server
-from openclaw_rl.envs.toolcall.worlds import PYTHON
 from openclaw_rl.errors import ConfigError
+from openclaw_rl.tasks.coding import TOOLS, schema_error
 from openclaw_rl.types import Tool
+
+# Calls as text, for models that do not make tool calls: ``name(key=value)`` in a fenced block, one to a line.
+
+INTERPRETER = "python"
+"""the tool that runs a program"""
+
+
+def written_calls(text: str, tools: Sequence[Tool]) -> tuple[Action, ...]:
+    """The calls in the fenced block of a text, or in its single line; none where it holds no call of these tools.
+
+    A block that is no call is a program where there is the interpreter.
+    """
+    block = block_of(text)
+    if block is None:
+        return ()
+    known = {tool.name: tool for tool in tools}
+    found = [_call(line, known) for line in block.splitlines() if line.strip()]
+    calls = [each for each in found if each is not None]
+    if calls and len(calls) == len(found):
+        return tuple(calls)
+    if INTERPRETER in known and ("```" in text or "print(" in block):
+        return (Action(tool=INTERPRETER, arguments={"code": block}),)
+    return ()
+
+
+def _call(line: str, tools: Mapping[str, Tool]) -> Action | None:
+    """The call of one line; None for what is no call of a known tool."""
+    try:
+        node = ast.parse(line.strip(), mode="eval").body
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return None
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in tools):
+        return None
+    tool = tools[node.func.id]
+    try:
+        arguments = _arguments(node, tool)
+    except ValueError as error:
+        return Action(tool=tool.name, arguments={}, fault=str(error))
+    return Action(tool=tool.name, arguments=arguments, fault=schema_error(tool.parameters, arguments) or "")
+
+
+def _arguments(node: ast.Call, tool: Tool) -> dict[str, Any]:
+    names = list(tool.parameters.get("properties", {}))
+    if len(node.args) > len(names) or any(keyword.arg is None for keyword in node.keywords):
+        raise ValueError(f"{tool.name} takes {', '.join(names) or 'nothing'}")
+    values = [*zip(names, node.args, strict=False), *((keyword.arg, keyword.value) for keyword in node.keywords)]
+    try:
+        return {str(name): ast.literal_eval(value) for name, value in values}
+    except (ValueError, TypeError, MemoryError, RecursionError) as error:  # TypeError: a list as a key, {[]: 1}
+        raise ValueError("an argument is no plain value") from error
+
+
+def as_call(name: str, arguments: Mapping[str, Any]) -> str:
+    """A call as it is written.
+
+    >>> as_call("add", {"a": 1, "b": 2})
+    'add(a=1, b=2)'
+    """
+    return f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
+
+
+def signature(tool: Tool) -> str:
+    """A tool as one line of a prompt.
+
+    >>> signature(Tool(name="add", description="Add two numbers.", parameters={"properties": {"a": {}, "b": {}}}))
+    'add(a, b): Add two numbers.'
+    """
+    return f"{tool.name}({', '.join(tool.parameters.get('properties', {}))}): {tool.description}"
+
+
+def same_call(name: str, arguments: Mapping[str, Any]) -> str:
+    """Equal calls give equal text: texts without case and full stops, numbers by value."""
+    plain = {key: _plain(value) for key, value in arguments.items()}
+    return f"{name} {json.dumps(plain, sort_keys=True, default=str)}"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.strip().strip(".").casefold()
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+# What an episode of tool calls is about: the tools, what they do, and what was done with them.
+
+PYTHON = Tool(
+    name=INTERPRETER,
+    description="Run a Python program and see what it prints.",
+    parameters={"type": "object", "properties": {"code": {"type": "string"}}, "required": ["code"]},
+)
+
+
+def _lookup(name: str, description: str, key: str) -> Tool:
+    parameters = {"type": "object", "properties": {key: {"type": "string"}}, "required": [key]}
+    return Tool(name=name, description=description, parameters=parameters)
+
+
+FIND_CONTACT = _lookup("find_contact", "Look up the e-mail address of a person.", "name")
+GET_PRICE = _lookup("get_price", "Look up the price of an item.", "item")
+KNOWN: Mapping[str, Tool] = {**TOOLS, **{tool.name: tool for tool in (PYTHON, FIND_CONTACT, GET_PRICE)}}
+"""the tools of the ladder"""
+
+
+class ToolWorld(Protocol):
+    """One episode's tools: carries out calls and says what they have come to."""
+
+    async def call(self, name: str, arguments: Mapping[str, Any]) -> str:
+        """Carry out a call that fits its schema; what the agent is shown."""
+        ...
+
+    async def score(self, answer: str | None) -> float:
+        """From 0 to 1, of what was done so far and the answer, where one was given."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+@runtime_checkable
+class SupportsTurns(Protocol):
+    """A world whose user asks for several things, one after the other."""
+
+    async def next_request(self) -> str | None:
+        """A request is done with: what the user asks next, None where that was all."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedCall:
+    """A call that a task of the ladder is about."""
+
+    tool: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(slots=True, kw_only=True)
+class LadderWorld:
+    """Done when exactly the wanted calls were made; looking things up is free.
+
+    ``facts`` are what a lookup gives, by tool and key. ``printed`` in place of calls: a program has to print it.
+    """
+
+    wanted: Sequence[WantedCall]
+    facts: Mapping[str, Mapping[str, str]]
+    printed: str | None
+    _made: list[str] = field(default_factory=list)
+    _output: str = ""
+
+    async def call(self, name: str, arguments: Mapping[str, Any]) -> str:
+        if name == INTERPRETER:
+            ran = await programs.run(arguments["code"])
+            self._output = ran.output
+            return ran.output.rstrip("\n") + f"\n[exit code {ran.code}]"
+        if name in self.facts:
+            return self.facts[name].get(str(next(iter(arguments.values()))).strip().casefold(), "nothing found")
+        self._made.append(same_call(name, arguments))
+        return "done"
+
+    async def score(self, answer: str | None) -> float:
+        if self.printed is not None:
+            return float(self._output.strip() == self.printed)
+        return float(Counter(self._made) == Counter(same_call(one.tool, one.arguments) for one in self.wanted))
+
+    async def close(self) -> None:
+        """Nothing to clean up."""
+
 
 REMEDY: Final = "docs/environments.md shows the format"
 SECONDS = 60.0

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import ast
+import copy
 import hashlib
 import hmac
 import inspect
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from openclaw_rl.envs.sandbox import Sandbox
 from openclaw_rl.envs.verifier import run_inside
+from openclaw_rl.envs.verifier.run_inside import EQUAL
 
 LARGEST: Final = 8 << 20
 PASSED: Final = "passed"
@@ -91,3 +94,165 @@ def read_runs(runs: Any) -> tuple[dict[str, str], bool]:
                 case [str(test), str(outcome)] if outcomes.get(test, PASSED) == PASSED:
                     outcomes[test] = outcome
     return outcomes, bool(listed) and all(run.get("ended") is True for run in listed)
+
+
+# Tests that must fail: the control of a result that code under test may have forged.
+#
+# That code shares a process with pytest, so it can replace whatever reports there. It cannot replace the answer to a
+# question that it does not know: each test is copied twice, once with a failure at its end, once with every `==` also
+# asked of values that are not equal. A report that says "passed" of the first, or an object that equals the second, is
+# forged. Where a test of an honest author behaves so, the audit refuses its task, since the gold solution meets it too.
+
+_EQUAL_SUFFIX: Final = "_and_nothing_else"
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_PROLOGUE: Final = '''
+class {error}(BaseException):
+    """An object equals what it is not."""
+
+def _openclaw_rl_equal(left, right):
+    import unittest.mock as mock
+    def others(value, depth=0):
+        kind = type(value)
+        if kind is bool:
+            yield not value
+        elif kind in (int, float):
+            whole = value if abs(value) < 1e300 else 0
+            yield whole * 2 + {number} if whole >= 0 else whole * 2 - {number}
+        elif kind in (str, bytes):
+            yield value + ({text!r} if kind is str else {text!r}.encode())
+        elif kind in (list, tuple) and value and depth < 3:
+            for place, one in enumerate(value[:32]):
+                for other in others(one, depth + 1):
+                    yield kind((*value[:place], other, *value[place + 1:]))
+        elif kind is dict and value and depth < 3:
+            for key in list(value)[:32]:
+                for other in others(value[key], depth + 1):
+                    yield {{**value, key: other}}
+        elif kind in (set, frozenset):
+            yield value | {{{text!r}}}
+        else:
+            yield object()
+    def wild(value, depth=0):
+        if value is mock.ANY:
+            return True
+        parts = value.values() if type(value) is dict else value if type(value) in (list, tuple) else ()
+        return depth < 4 and any(wild(one, depth + 1) for one in parts)
+    def same(left, right):
+        try:
+            return bool(left == right)
+        except Exception:
+            return False
+    found = left == right
+    if not wild(left) and not wild(right) and any(
+        same(one, wrong) for one, other in ((left, right), (right, left)) for wrong in others(other)
+    ):
+        raise {error}("an object equals what it is not")
+    return found
+'''
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Control:
+    """A file of tests that must fail, and the names of those, such as ``TestA::test_b``."""
+
+    text: str
+    names: frozenset[str]
+
+
+def control(text: str) -> Control | None:
+    """The control of a file of tests; None where it holds no test, or no Python."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    names = frozenset(test_names(text))
+    if not names:
+        return None
+    _replace_tests(tree)
+    prologue = _PROLOGUE.format(error=EQUAL, number=10**6 + secrets.randbelow(10**6), text=secrets.token_hex(4))
+    tree.body[_first_place(tree) : _first_place(tree)] = ast.parse(prologue).body
+    return Control(text=ast.unparse(ast.fix_missing_locations(tree)), names=names)
+
+
+def test_names(text: str) -> Iterator[str]:
+    """The test functions of a file as its author wrote them, with the classes they are in."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return
+    yield from _names(tree.body, "")
+
+
+def _names(body: Iterable[ast.stmt], before: str) -> Iterator[str]:
+    for node in body:
+        if isinstance(node, _FUNCTIONS) and node.name.startswith("test") and not _generates(node):
+            yield before + node.name
+        elif isinstance(node, ast.ClassDef):
+            yield from _names(node.body, f"{before}{node.name}::")
+
+
+def _replace_tests(scope: ast.Module | ast.ClassDef) -> None:
+    """Each test by its failing copy, and by one whose `==` is asked twice."""
+    body: list[ast.stmt] = []
+    for node in scope.body:
+        if isinstance(node, ast.ClassDef):
+            _replace_tests(node)
+        if isinstance(node, _FUNCTIONS) and node.name.startswith("test") and not _generates(node):
+            doubted = _DoubtEquality().visit(copy.deepcopy(node))
+            doubted.name += _EQUAL_SUFFIX
+            failure = ast.parse("raise AssertionError('this copy of a test must fail')").body
+            node.body = [ast.Try(body=node.body, handlers=[], orelse=[], finalbody=failure)]
+            body += [node, doubted]
+        else:
+            body.append(node)
+    scope.body = body
+
+
+def _generates(node: ast.AST) -> bool:
+    return any(isinstance(each, (ast.Yield, ast.YieldFrom)) for each in ast.walk(node))
+
+
+def _first_place(tree: ast.Module) -> int:
+    """Behind the docstring and what must come first."""
+    place = 0
+    for number, node in enumerate(tree.body):
+        future = isinstance(node, ast.ImportFrom) and node.module == "__future__"
+        if future or (number == 0 and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
+            place = number + 1
+    return place
+
+
+class _DoubtEquality(ast.NodeTransformer):
+    """`assert a == b` and `self.assertEqual(a, b)` by a call that compares more."""
+
+    def visit_Assert(self, node: ast.Assert) -> ast.AST:
+        test = node.test
+        if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq):
+            node.test = _asked(test.left, test.comparators[0])
+        return node
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST:
+        call = node.value
+        named = isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "assertEqual"
+        if named and isinstance(call, ast.Call) and len(call.args) >= 2:
+            return ast.Assert(test=_asked(call.args[0], call.args[1]), msg=None)
+        return node
+
+
+def _asked(left: ast.expr, right: ast.expr) -> ast.expr:
+    return ast.Call(func=ast.Name(id="_openclaw_rl_equal", ctx=ast.Load()), args=[left, right], keywords=[])
+
+
+def forged(outcomes: Mapping[str, str], controls: Mapping[str, Control]) -> str:
+    """Why the outcomes of a run of controls, by file, show that results are forged; "" where they do not."""
+    for test, outcome in outcomes.items():
+        file, _, rest = test.partition("::")
+        known = next((each for name, each in controls.items() if file == name or name.endswith(f"/{file}")), None)
+        name = rest.partition("[")[0]
+        if known is None:
+            continue
+        if outcome == "passed" and name in known.names:
+            return f"a copy of {name} that must fail is reported as passed"
+        if outcome == "equal" and name.removesuffix(_EQUAL_SUFFIX) in known.names:
+            return f"in {name.removesuffix(_EQUAL_SUFFIX)} an object equals what it is not"
+    return ""

@@ -10,8 +10,8 @@ from pydantic import Field, WithJsonSchema
 
 from openclaw_rl.errors import InvalidValue, RequestError
 from openclaw_rl.formats.variables import check_variables, variables_schema
+from openclaw_rl.serve.auth import guess_session, session_name
 from openclaw_rl.serve.fields import Flag, Name, Number, RequestModel, Table, TextOr, Variant
-from openclaw_rl.serve.headers import guess_session, session_name
 from openclaw_rl.types import Json, Message, Sampling, Tool
 
 MaybeText = Annotated[Any, WithJsonSchema({"type": ["string", "null"]})]

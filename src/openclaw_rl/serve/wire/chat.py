@@ -7,15 +7,16 @@ from typing import Any
 
 from openclaw_rl.formats.parts import CallArgs, CallStart, Part, Text, Thought
 from openclaw_rl.ports import Piece
-from openclaw_rl.serve.api_errors import ApiError, openai_error
-from openclaw_rl.serve.limits import RequestLimits
 from openclaw_rl.serve.request import (
+    ApiError,
     Event,
     GenerationRequest,
     Renderer,
     ReplyDelta,
     ReplyFinished,
     ReplyStarted,
+    RequestLimits,
+    openai_error,
 )
 from openclaw_rl.serve.sse import dumps, event, quoted
 from openclaw_rl.serve.wire.chat_request import parse

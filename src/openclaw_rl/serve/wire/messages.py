@@ -6,15 +6,16 @@ import json
 from collections.abc import Mapping, Sequence
 
 from openclaw_rl.formats.parts import CallArgs, CallBroken, CallEnd, CallStart, Part, Text, Thought
-from openclaw_rl.serve.api_errors import ApiError, anthropic_error
-from openclaw_rl.serve.limits import RequestLimits
 from openclaw_rl.serve.request import (
+    ApiError,
     Event,
     GenerationRequest,
     Renderer,
     ReplyDelta,
     ReplyFinished,
     ReplyStarted,
+    RequestLimits,
+    anthropic_error,
 )
 from openclaw_rl.serve.sse import dumps, event
 from openclaw_rl.serve.wire.messages_request import parse

@@ -22,8 +22,7 @@ from openclaw_rl.serve.fields import (
     Whole,
     refusal,
 )
-from openclaw_rl.serve.limits import RequestLimits
-from openclaw_rl.serve.request import GenerationRequest
+from openclaw_rl.serve.request import GenerationRequest, RequestLimits
 from openclaw_rl.serve.sse import dumps
 from openclaw_rl.serve.wire.base import (
     ApiRequest,

@@ -12,10 +12,8 @@ is broken, one a line.
 from __future__ import annotations
 
 from openclaw_rl.testing.checks.env import check_env, check_rollout
-from openclaw_rl.testing.checks.judge import check_judge
-from openclaw_rl.testing.checks.loss import check_loss
 from openclaw_rl.testing.checks.policy import check_generate, check_policy
-from openclaw_rl.testing.checks.trainer import check_trainer
+from openclaw_rl.testing.checks.trainer import check_judge, check_loss, check_trainer
 
 __all__ = [
     "check_env",

@@ -9,7 +9,7 @@ from typing import Any
 
 from openclaw_rl.errors import ContextOverflow
 from openclaw_rl.ports import Delta, Scores, Stream
-from openclaw_rl.testing.checks.promises import Promises
+from openclaw_rl.testing.checks.env import Promises
 from openclaw_rl.testing.policies import ScriptedPolicy
 from openclaw_rl.testing.rows import make_prompt
 from openclaw_rl.types import Completion, Sampling

@@ -11,10 +11,10 @@ from typing import Any, Protocol
 
 from openclaw_rl.errors import DeletedMeanwhile
 from openclaw_rl.ports import Trainer
-from openclaw_rl.train.control import TrainingControl
-from openclaw_rl.train.rehearsal.lesson import Lesson, RehearsalSettings
+from openclaw_rl.train.decisions import TrainingControl
+from openclaw_rl.train.rehearsal.measure import Interrupted, ReplySampler
 from openclaw_rl.train.rehearsal.notebook import LessonBook
-from openclaw_rl.train.rehearsal.replies import Interrupted, ReplySampler
+from openclaw_rl.train.rehearsal.prompts import Lesson, RehearsalSettings
 from openclaw_rl.train.rehearsal.round import RehearsalRound
 from openclaw_rl.train.startup import RunOrigin
 from openclaw_rl.types import Baseline, Rehearsal, Step, Version, rehearsing

@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from openclaw_rl.ports import Trainer
-from openclaw_rl.train.rehearsal.lesson import PLAIN, Lesson, RehearsalSettings
 from openclaw_rl.train.rehearsal.measure import (
+    Ask,
     Distance,
     DistanceMeter,
+    OthersMeter,
+    ReplySampler,
     does,
     enough,
     fell,
@@ -32,9 +34,7 @@ from openclaw_rl.train.rehearsal.measure import (
     pointless,
     steps_within,
 )
-from openclaw_rl.train.rehearsal.others import OthersMeter
-from openclaw_rl.train.rehearsal.prompts import PromptCycle, question
-from openclaw_rl.train.rehearsal.replies import Ask, ReplySampler
+from openclaw_rl.train.rehearsal.prompts import PLAIN, Lesson, PromptCycle, RehearsalSettings, question
 from openclaw_rl.types import FIRST_DRAFT, Completion, Prompt, Sample, Sampling, Version
 
 MEASURE_FROM, MEASURE_EVERY = 12, 4

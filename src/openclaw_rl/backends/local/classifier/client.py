@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import signal
 from collections.abc import Callable
 from functools import wraps
 from multiprocessing.connection import Connection
@@ -14,10 +15,37 @@ import anyio
 import anyio.to_thread
 
 from openclaw_rl.backends.local.classifier.messages import ClassifierArgs, ClassifierReady, ClassifyRequest
-from openclaw_rl.backends.local.classifier.process import serve
 from openclaw_rl.backends.local.engine.messages import EngineFailure, LoadProgress
 from openclaw_rl.errors import BackendDown
+from openclaw_rl.machine import end_with_parent, show_name
 from openclaw_rl.ports import ClassifierOpinion
+
+# The process of a classifier: loads its model, then answers one request after the other.
+
+
+def serve(pipe: Connection, args: ClassifierArgs) -> None:
+    """Send progress, then the facts, then an answer to each request; a failure to load is sent and ends the process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt at the terminal is the parent's to handle
+    end_with_parent()
+    show_name()
+    try:
+        from openclaw_rl.backends.local.classifier.model import ClassifierModel
+
+        model = ClassifierModel(args, lambda text: pipe.send(LoadProgress(text)))
+    except Exception as error:  # the parent must know why, whatever it is; nothing is left to go on with
+        pipe.send(EngineFailure.of(None, error))
+        return
+    pipe.send(model.facts)
+    while True:
+        try:
+            request = pipe.recv()
+        except EOFError:
+            return
+        try:
+            pipe.send(model.classify(request))
+        except Exception as error:  # what one exchange fails with is its own: the model goes on
+            pipe.send(EngineFailure.of(0, error))
+
 
 log = logging.getLogger(__name__)
 

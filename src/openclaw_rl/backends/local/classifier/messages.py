@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from openclaw_rl.errors import ModelRefused
+from openclaw_rl.ports import ClassifierOpinion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,3 +69,82 @@ class LabelFitArgs:
     temper: float = 0.5
     drop: float = 0.1
     seed: int = 0
+
+
+# What the labels of a classifier mean: served well, served badly, or no opinion. Pure.
+
+_POSITIVE = frozenset({"positive", "pos", "good", "satisfied", "helpful", "accepted", "yes", "true", "entailment"})
+_NEGATIVE = frozenset(
+    {"negative", "neg", "bad", "dissatisfied", "unsatisfied", "unhelpful", "rejected", "no", "false"}
+    | {"contradiction", "not_entailment"}
+)
+_NEUTRAL = frozenset({"neutral", "mixed", "none", "other"})
+_STARS = re.compile(r"([1-5]) stars?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelRoles:
+    """Positions of the labels by what they mean. ``infers``: the model relates a hypothesis to a premise (NLI)."""
+
+    positive: tuple[int, ...]
+    negative: tuple[int, ...]
+    neutral: tuple[int, ...]
+    infers: bool
+
+    def classification(self, probabilities: Sequence[float]) -> ClassifierOpinion:
+        """How probable "served well" is beside "served badly", and how probable neither is."""
+        good, bad, neither = (
+            sum(probabilities[at] for at in group) for group in (self.positive, self.negative, self.neutral)
+        )
+        return ClassifierOpinion(positive=good / (good + bad) if good + bad > 0 else 0.5, neutral=neither)
+
+
+def label_roles(
+    labels: Sequence[str], *, positive: Collection[str] = (), neutral: Collection[str] = (), name: str
+) -> LabelRoles:
+    """The roles as the user says, else as the labels' names say; raises ModelRefused where neither tells."""
+    folded = [label.strip().lower() for label in labels]
+    named = {label.strip().lower() for label in positive}, {label.strip().lower() for label in neutral}
+    unknown = sorted((named[0] | named[1]) - set(folded))
+    if unknown:
+        raise ModelRefused(
+            f"{name} has no label {', '.join(map(repr, unknown))}; it has {_listed(labels)}",
+            remedy="name labels as its config.json does in id2label",
+        )
+    roles = [_given_role(label, *named) if named[0] else _role(label, named[1]) for label in folded]
+    if len(labels) == 1:
+        roles = ["positive"]  # one figure: the more, the better
+    found = LabelRoles(
+        positive=_at(roles, "positive"),
+        negative=_at(roles, "negative"),
+        neutral=_at(roles, "neutral"),
+        infers=any("entail" in label for label in folded),
+    )
+    if "" in roles or not found.positive or (len(labels) > 1 and not found.negative):
+        raise ModelRefused(
+            f"it cannot be told which label of {name} means that the user was served well: it has {_listed(labels)}",
+            remedy=f"set judge.classifier.positive to that label, such as --set judge.classifier.positive={labels[-1]}",
+        )
+    return found
+
+
+def _given_role(label: str, positive: Collection[str], neutral: Collection[str]) -> str:
+    if label in positive:
+        return "positive"
+    return "neutral" if label in neutral or (not neutral and label in _NEUTRAL) else "negative"
+
+
+def _role(label: str, neutral: Collection[str]) -> str:
+    if label in neutral or label in _NEUTRAL:
+        return "neutral"
+    if stars := _STARS.fullmatch(label):
+        return ("negative", "negative", "neutral", "positive", "positive")[int(stars[1]) - 1]
+    return "positive" if label in _POSITIVE else "negative" if label in _NEGATIVE else ""
+
+
+def _at(roles: Sequence[str], role: str) -> tuple[int, ...]:
+    return tuple(at for at, each in enumerate(roles) if each == role)
+
+
+def _listed(labels: Sequence[str]) -> str:
+    return ", ".join(labels)

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn import functional
 
-from openclaw_rl.backends.hf.finding import find
+from openclaw_rl.backends.hf.finding import find, inspect
 from openclaw_rl.backends.hf.folder_checks import loading
-from openclaw_rl.backends.hf.memory import available
-from openclaw_rl.backends.hf.models import check_fits, pick_device, pick_dtype
-from openclaw_rl.backends.hf.weights import inspect
-from openclaw_rl.backends.local.classifier.labels import label_roles
-from openclaw_rl.backends.local.classifier.messages import ClassifierArgs, ClassifierReady, ClassifyRequest
-from openclaw_rl.ports import ClassifierOpinion
+from openclaw_rl.backends.hf.models import available, check_fits, load, pick_device, pick_dtype
+from openclaw_rl.backends.local.classifier.messages import (
+    ClassifierArgs,
+    ClassifierReady,
+    ClassifyRequest,
+    LabelFitArgs,
+    label_roles,
+)
+from openclaw_rl.backends.local.training.model import linear_layers
+from openclaw_rl.errors import ModelRefused
+from openclaw_rl.ports import ClassifierOpinion, LabelledText
+from openclaw_rl.text import head_and_tail
 
 LONGEST = 4096
 """tokens of an exchange that are read, where the model takes more"""
@@ -97,3 +108,187 @@ class ClassifierModel:
         pad = getattr(self._model.config, "pad_token_id", None)
         spent = (pad or 0) + 1 if self._model.config.model_type in ("roberta", "xlm-roberta", "camembert") else 0
         return int(min(LONGEST, positions - spent, self._tokenizer.model_max_length))
+
+
+# An adapter that answers texts with one of a few words: fitted to labelled texts, read by the words' log-probs.
+#
+# The words' log-probs stand at the end of the text, so an engine that serves the base can ask it in one scoring call.
+
+VOCABULARY_WEIGHT = 0.05
+"""of the loss over the whole vocabulary: it keeps the words among the likeliest, so one scoring call finds them"""
+BATCH_TOKENS = 8_192
+"""of a batch at most: longer texts come in smaller batches, so that memory does not follow the longest"""
+Examples = Sequence[tuple[int, list[int]]]
+
+
+class LabelAdapter:
+    """A model with LoRA layers, and the tokens whose log-probs are the answer."""
+
+    def __init__(self, args: LabelFitArgs, progress: Callable[[str], None]) -> None:
+        from peft import LoraConfig, get_peft_model
+
+        torch.manual_seed(args.seed)
+        self.args, self._progress = args, progress
+        loaded = load(
+            args.model, cache_dir=Path(args.cache_dir), device=args.device, dtype=args.dtype, progress=progress
+        )
+        self.base = loaded.base
+        self._tokenizer, self._device = loaded.tokenizer, loaded.device
+        self._labels = torch.tensor(label_tokens(loaded.tokenizer, args.words, name=loaded.name), device=self._device)
+        config = LoraConfig(
+            r=args.rank,
+            lora_alpha=2 * args.rank,
+            lora_dropout=args.dropout,
+            target_modules=linear_layers(loaded.model),
+            task_type="CAUSAL_LM",
+        )
+        self._wrapped = get_peft_model(loaded.model, config)
+        self._model = self._wrapped.get_base_model()
+        if self._device.type == "cuda":  # autocast sees to it: an input made float32 first costs half a step's kernels
+            for layer in self._wrapped.modules():
+                if hasattr(layer, "cast_input_dtype_enabled"):
+                    layer.cast_input_dtype_enabled = False
+
+    def fit(self, texts: Sequence[LabelledText]) -> None:
+        """Cross-entropy over the words at the last token; the context is left out of some texts at random."""
+        args, rng = self.args, random.Random(self.args.seed)
+        trained = [parameter for parameter in self._wrapped.parameters() if parameter.requires_grad]
+        optimiser = torch.optim.AdamW(trained, lr=args.lr, weight_decay=0.01)
+        whole, bare = self._encoded([text.parts for text in texts]), self._encoded([text.bare for text in texts])
+        total = math.ceil(args.epochs * len(list(batches(list(enumerate(whole)), args.batch, random.Random(0)))))
+        rate = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: schedule(step, total))
+        weights = label_weights(texts, len(args.words), temper=args.temper).to(self._device)
+        self._wrapped.train()
+        step, begun = 0, time.monotonic()
+        while step < total:
+            examples = [(at, bare[at] if rng.random() < args.drop else whole[at]) for at in range(len(texts))]
+            for batch in batches(examples, args.batch, rng):
+                target = torch.tensor([texts[at].label for at, _ in batch], device=self._device)
+                logits = self._logits([tokens for _, tokens in batch])
+                loss = functional.cross_entropy(
+                    logits[:, self._labels], target, weight=weights, label_smoothing=args.smoothing
+                ) + VOCABULARY_WEIGHT * functional.cross_entropy(logits, self._labels[target])
+                loss.backward()  # type: ignore[no-untyped-call]
+                torch.nn.utils.clip_grad_norm_(trained, 1.0)
+                optimiser.step()
+                optimiser.zero_grad(set_to_none=True)
+                rate.step()
+                step += 1
+                if step % 50 == 0 or step == total:
+                    self._progress(self._pace(step, total, loss.item(), time.monotonic() - begun))
+                if step == total:
+                    return
+
+    def _pace(self, step: int, total: int, loss: float, seconds: float) -> str:
+        left = seconds / step * (total - step)
+        return f"step {step} of {total}, loss {loss:.3f}, about {left:.0f} s left"
+
+    @torch.no_grad()
+    def read(self, texts: Sequence[LabelledText], *, bare: bool = False) -> list[list[float]]:
+        """The words' log-probs among themselves, for each text."""
+        self._wrapped.eval()
+        examples = list(enumerate(self._encoded([text.bare if bare else text.parts for text in texts])))
+        found: list[list[float]] = [[] for _ in texts]
+        for batch in batches(examples, 2 * self.args.batch, None):
+            logits = self._logits([tokens for _, tokens in batch])[:, self._labels].log_softmax(-1)
+            for (at, _), row in zip(batch, logits.tolist(), strict=True):
+                found[at] = row
+        return found
+
+    def save(self, folder: Path) -> None:
+        """As float16 safetensors with adapter_config.json; where the base lay on this machine is left out."""
+        from peft import get_peft_model_state_dict
+        from safetensors.torch import save_file
+
+        folder.mkdir(parents=True, exist_ok=True)
+        state = get_peft_model_state_dict(self._wrapped)
+        tensors = {key: value.half().cpu().contiguous() for key, value in state.items()}
+        save_file(tensors, folder / "adapter_model.safetensors")
+        config = self._wrapped.peft_config["default"]
+        config.base_model_name_or_path, config.inference_mode = None, True
+        config.save_pretrained(folder)
+
+    def _encoded(self, texts: Sequence[Sequence[tuple[str, int]]]) -> list[list[int]]:
+        """Of each text its tokens: every part is encoded by itself and cut to its most."""
+        different = list({text for parts in texts for text, _ in parts})
+        tokens = dict(zip(different, self._tokenizer(different, add_special_tokens=False)["input_ids"], strict=True))
+        return [[token for text, most in parts for token in head_and_tail(tokens[text], most)] for parts in texts]
+
+    def _logits(self, batch: Sequence[list[int]]) -> torch.Tensor:
+        """Over the whole vocabulary, at the last token of each text `[B, V]`."""
+        longest = max(len(tokens) for tokens in batch)
+        ids = torch.tensor([tokens + [0] * (longest - len(tokens)) for tokens in batch], device=self._device)
+        last = torch.tensor([len(tokens) - 1 for tokens in batch], device=self._device)
+        mask = torch.arange(longest, device=self._device) <= last[:, None]
+        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=self._device.type == "cuda"):
+            hidden = self._model.base_model(input_ids=ids, attention_mask=mask.long(), use_cache=False)
+            rows = hidden.last_hidden_state[torch.arange(len(batch), device=self._device), last]
+            found: torch.Tensor = self._model.get_output_embeddings()(rows).float()
+        return found
+
+
+def fit_labels(
+    args: LabelFitArgs,
+    *,
+    texts: Sequence[LabelledText],
+    held_out: Sequence[LabelledText],
+    folder: Path,
+    progress: Callable[[str], None],
+) -> tuple[str, list[list[float]]]:
+    """Fit, save to ``folder``; the base's identity, and what the adapter says of ``held_out``."""
+    adapter = LabelAdapter(args, progress)
+    adapter.fit(texts)
+    progress(f"reading {len(held_out):,} messages that it was not fitted to")
+    found = adapter.read(held_out)
+    adapter.save(folder)
+    return adapter.base, found
+
+
+def label_tokens(tokenizer: Any, words: Sequence[str], *, name: str) -> list[int]:
+    """The first token of each word; raises ModelRefused unless they differ."""
+    tokens = [tokenizer.encode(f" {word}", add_special_tokens=False)[0] for word in words]
+    if len(set(tokens)) != len(words):
+        pairs = ", ".join(f"{word} {token}" for word, token in zip(words, tokens, strict=True))
+        raise ModelRefused(f"the tokenizer of {name} begins two answers with the same token: {pairs}")
+    return tokens
+
+
+def label_weights(texts: Sequence[LabelledText], labels: int, *, temper: float) -> torch.Tensor:
+    """Rarer labels weigh more: the inverse frequency to the power ``temper``, one on average over the texts."""
+    counts = Counter(text.label for text in texts)
+    raw = torch.tensor([(len(texts) / counts[label]) ** temper if counts[label] else 0.0 for label in range(labels)])
+    mean = sum(float(raw[label]) * count for label, count in counts.items()) / len(texts)
+    return raw / mean
+
+
+def batches(examples: Examples, size: int, rng: random.Random | None) -> Iterable[Examples]:
+    """Batches of similar length, in random order when there is an ``rng``."""
+    order = list(examples)
+    if rng is not None:
+        rng.shuffle(order)
+    pool = max(1, size * 32 if rng is not None else len(order))
+    groups: list[Examples] = []
+    for start in range(0, len(order), pool):
+        groups += _cut(sorted(order[start : start + pool], key=lambda example: len(example[1])), size)
+    if rng is not None:
+        rng.shuffle(groups)
+    return groups
+
+
+def _cut(near: Examples, size: int) -> Iterator[Examples]:
+    """Runs of at most ``size`` texts and so many tokens as fit, padding included."""
+    begin = 0
+    for at, (_, tokens) in enumerate(near):
+        if at > begin and (at - begin == size or (at - begin + 1) * len(tokens) > BATCH_TOKENS):
+            yield near[begin:at]
+            begin = at
+    yield near[begin:]
+
+
+def schedule(step: int, total: int) -> float:
+    """Linear up over the first 6 %, then a cosine to a tenth."""
+    warm = max(1, int(total * 0.06))
+    if step < warm:
+        return (step + 1) / warm
+    done = min(1.0, (step - warm) / max(1, total - warm))
+    return 0.1 + 0.45 * (1 + math.cos(math.pi * done))

@@ -17,7 +17,7 @@ import torch
 from torch.nn import functional
 from transformers import AttentionInterface
 
-from openclaw_rl.backends.hf.shapes import check_plain
+from openclaw_rl.backends.hf.models import check_plain
 from openclaw_rl.backends.local.engine.kv_cache import KVCache, SequenceSlot
 
 NAME = "openclaw"

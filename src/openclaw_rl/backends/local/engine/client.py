@@ -18,10 +18,8 @@ from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from openclaw_rl.backends.hf.version_table import VersionTable
-from openclaw_rl.backends.local.engine.admission import AdmissionQueue
-from openclaw_rl.backends.local.engine.events import Finished, TokenDelta
 from openclaw_rl.backends.local.engine.heartbeat import BEAT, RESTART, UNREADY, Watchdog
-from openclaw_rl.backends.local.engine.in_flight import InFlight, settle
+from openclaw_rl.backends.local.engine.in_flight import AdmissionQueue, InFlight, settle
 from openclaw_rl.backends.local.engine.messages import (
     CallResult,
     CancelRequest,
@@ -31,9 +29,11 @@ from openclaw_rl.backends.local.engine.messages import (
     EngineOutput,
     EngineReady,
     EngineRequest,
+    Finished,
     LoadProgress,
     LoadRequest,
     RegisterVersions,
+    TokenDelta,
 )
 from openclaw_rl.backends.local.engine.process import EngineProcess
 from openclaw_rl.errors import BackendDown, BackendError, BackendGone, FatalRequest, OpenClawError, RequestError

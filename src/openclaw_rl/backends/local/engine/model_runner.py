@@ -5,17 +5,103 @@ Both give the logits of chosen tokens of a mixed batch. `runner_choice` decides 
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-from openclaw_rl.backends.hf.shapes import text_config
-from openclaw_rl.backends.local.engine.attention import NAME, AttentionLayout
-from openclaw_rl.backends.local.engine.kv_cache import KVCache
-from openclaw_rl.backends.local.engine.packed_linear import LinearPacker, PackedLinear, worth_packing
+from openclaw_rl.backends.hf.models import available, best_of, text_config
+from openclaw_rl.backends.local.engine.attention import NAME, AttentionLayout, DecodeLayout, Layout, Span
+from openclaw_rl.backends.local.engine.kv_cache import KVCache, SequenceCache
+from openclaw_rl.backends.local.engine.scheduler import EngineJob, Generation, ScheduledTokens, Scoring
+
+# Projections: a plain product for a single token; for several, a copy of the weights laid out for this CPU.
+#
+# A plain product of a few tokens arranges the weights anew on every call, which costs more than the product itself. The
+# copy is arranged once. It is only made where a trial on this machine shows that it pays, and where memory allows it.
+
+GAIN = 1.15
+"""a packed product must be this much faster than a plain one to be worth its memory"""
+ROOM = 4
+"""packed copies are made where this many of them would fit into what is free"""
+
+
+class PackedLinear:
+    """A projection ``weight`` `[out, in]`; with ``pack`` also in the layout that suits several tokens at once."""
+
+    __slots__ = ("bias", "packed", "weight")
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None, *, pack: bool = False) -> None:
+        self.weight = weight.detach()
+        self.bias = bias
+        self.packed = _packed(self.weight) if pack else None
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        if self.packed is None or len(x) == 1:
+            return functional.linear(x, self.weight, self.bias)
+        return _product(x, self.packed, self.bias)
+
+
+class LinearPacker:
+    """Makes matrices, packed or not. Weights that a relative has made one of already are not taken twice."""
+
+    def __init__(self, packs: bool, known: Mapping[int, PackedLinear] | None = None) -> None:
+        self.packs = packs
+        self.made: dict[int, PackedLinear] = {}
+        self._known = known or {}
+
+    def __call__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> PackedLinear:
+        place = weight.data_ptr()
+        known = self._known.get(place)
+        linear = known if known and known.weight.shape == weight.shape else PackedLinear(weight, bias, pack=self.packs)
+        self.made[place] = linear
+        return linear
+
+
+def worth_packing(weight: torch.Tensor, *, needed: int) -> bool:
+    """Whether copies of ``needed`` bytes in all may be made, and products by a linear like ``weight`` gain by them."""
+    device = weight.device
+    if device.type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return False
+    return (
+        needed * ROOM <= available(device) and _gain(min(weight.shape[0], 4096), weight.shape[1], weight.dtype) >= GAIN
+    )
+
+
+@lru_cache(maxsize=8)
+def _gain(rows: int, columns: int, dtype: torch.dtype) -> float:
+    """How many times as fast as plain a packed product of sixteen tokens is here; 0 where there is none that is right.
+
+    Several matrices are gone through in turn, because in a pass none is still in a cache either.
+    """
+    rng = torch.Generator().manual_seed(0)
+    weights = [torch.randn(rows, columns, generator=rng).to(dtype) for _ in range(4)]
+    x = torch.randn(16, columns, generator=rng).to(dtype)
+    with torch.inference_mode():
+        try:
+            packed = [_packed(weight) for weight in weights]
+            right = torch.allclose(_product(x, packed[0], None), functional.linear(x, weights[0]), rtol=1e-2, atol=1e-2)
+        except (RuntimeError, NotImplementedError):
+            return 0.0  # a build of torch or a type of number without such a product
+        plain = best_of(lambda: [functional.linear(x, weight) for weight in weights], times=5)
+        quick = best_of(lambda: [_product(x, weight, None) for weight in packed], times=5)
+    return plain / quick if right else 0.0
+
+
+def _packed(weight: torch.Tensor) -> torch.Tensor:
+    packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, 16)
+    return packed
+
+
+def _product(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
+    return product
+
 
 FUSED = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 
@@ -192,3 +278,142 @@ def _shape(config: Any) -> tuple[int, int, int]:
     heads = config.num_attention_heads
     dim = getattr(config, "head_dim", None) or config.hidden_size // heads
     return config.num_hidden_layers, getattr(config, "num_key_value_heads", None) or heads, dim
+
+
+# One pass of the model over scheduled tokens: which of them need logits, and whose those are.
+
+
+@dataclass(frozen=True, slots=True)
+class PassOutput:
+    """Logits `[K, vocabulary]`, the job that each row belongs to, and the jobs whose known tokens are all computed."""
+
+    logits: torch.Tensor
+    owners: Sequence[EngineJob]
+    finished: Sequence[EngineJob]
+    tokens: int
+
+    def generations(self) -> tuple[list[Generation], torch.Tensor]:
+        """The replies that get a token, and their logits."""
+        rows = [(row, job) for row, job in enumerate(self.owners) if isinstance(job, Generation)]
+        whole = len(rows) in (0, len(self.owners))
+        return [job for _, job in rows], self.logits if whole else self.logits[[row for row, _ in rows]]
+
+    def scorings(self) -> list[tuple[Scoring, torch.Tensor]]:
+        """The scores that get log-probs, and their logits, which lie one behind the other."""
+        rows: dict[Scoring, list[int]] = {}
+        for row, job in enumerate(self.owners):
+            if isinstance(job, Scoring):
+                rows.setdefault(job, []).append(row)
+        return [(job, self.logits[found[0] : found[-1] + 1]) for job, found in rows.items()]
+
+
+def run_pass(
+    runner: ModelRunner,
+    cache: SequenceCache,
+    parts: Sequence[ScheduledTokens],
+    device: torch.device,
+    beat: Callable[[], None],
+) -> PassOutput:
+    """Compute the scheduled tokens, which are in the cache afterwards; ``beat`` is called as the layers pass.
+
+    A runner that computes sequences alone gets bare spans.
+    """
+    spans = [Span(part.job.slot, part.count) for part in parts if part.job.slot is not None]
+    chunks = [part.job.tokens[part.done : part.done + part.count] for part in parts]
+    tokens = [token for chunk in chunks for token in chunk]
+    kept, owners = _kept(parts)
+    keep = torch.tensor(kept, dtype=torch.long, device=device)
+    layout = Layout(cache, spans, beat=beat) if isinstance(cache, KVCache) else spans
+    logits = runner(torch.tensor(tokens, device=device), layout, keep)
+    finished = [part.job for part in parts if part.last]
+    for span, chunk in zip(spans, chunks, strict=True):
+        span.slot.tokens.extend(chunk)
+    return PassOutput(logits, owners, finished, len(tokens))
+
+
+def _kept(parts: Sequence[ScheduledTokens]) -> tuple[list[int], list[EngineJob]]:
+    """Which tokens of the pass need logits, and whose each is."""
+    kept: list[int] = []
+    owners: list[EngineJob] = []
+    at = 0
+    for part in parts:
+        if isinstance(part.job, Scoring):
+            first = max(part.job.reusable - part.done, 0)
+            rows = range(at + first, at + part.count)
+        else:
+            rows = range(at + part.count - 1, at + part.count) if part.last else range(0)
+        kept.extend(rows)
+        owners.extend(part.job for _ in rows)
+        at += part.count
+    return kept, owners
+
+
+# GraphedRunner passes for a GPU: a pass over single tokens is launched as one graph instead of hundreds of kernels.
+#
+# Graphs have fixed shapes, so batches and pasts are rounded up; the rows that pad them belong to nobody.
+
+logger = logging.getLogger(__name__)
+
+SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
+SHORTEST = 512
+
+
+@dataclass(frozen=True, slots=True)
+class _Graph:
+    graph: torch.cuda.CUDAGraph
+    inputs: torch.Tensor
+    logits: torch.Tensor
+
+
+class GraphedRunner:
+    """A `ModelRunner` that replays recordings of another where it can, and calls it where it cannot."""
+
+    def __init__(self, runner: ModelRunner, kv_cache: KVCache) -> None:
+        self._runner = runner
+        self._kv_cache = kv_cache
+        self._graphs: dict[tuple[int, int], _Graph] = {}
+        self._able = True
+
+    def __call__(self, tokens: torch.Tensor, layout: Layout, keep: torch.Tensor) -> torch.Tensor:
+        if not (self._able and layout.single and len(keep) == len(tokens) <= SIZES[-1]):
+            return self._runner(tokens, layout, keep)
+        size = next(size for size in SIZES if size >= len(tokens))
+        length = max(SHORTEST, 1 << (layout.longest - 1).bit_length())
+        graph = self._graphs.get((size, length)) or self._capture(size, length)
+        if graph is None:
+            return self._runner(tokens, layout, keep)
+        graph.inputs[:, : len(tokens)] = torch.stack((tokens, layout.rows - layout.positions, layout.positions))
+        graph.inputs[:, len(tokens) :] = self._padding(graph.inputs.device)
+        graph.graph.replay()
+        return graph.logits[: len(tokens)]
+
+    def _padding(self, device: torch.device) -> torch.Tensor:
+        """A token that writes to the spare rows behind the kv_cache and sees only itself."""
+        return torch.tensor([[0], [self._kv_cache.rows], [0]], device=device)
+
+    def _capture(self, size: int, length: int) -> _Graph | None:
+        device = self._kv_cache.data.device
+        inputs = self._padding(device).expand(3, size).contiguous()
+
+        def action() -> torch.Tensor:
+            # everything but the inputs is made inside, so that it lives in the memory of the graph
+            tokens, starts, positions = inputs
+            keep = torch.arange(size, device=device)
+            return self._runner(tokens, DecodeLayout(self._kv_cache, starts, positions, length), keep)
+
+        try:
+            side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            torch.cuda.synchronize()
+            with torch.cuda.stream(side):
+                action()
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            # other threads may be loading a version meanwhile
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                logits = action()
+        except RuntimeError as error:  # a model that looks at its inputs from the CPU cannot be recorded, only run
+            logger.warning("engine.graphs off error=%s", error)
+            self._able = False
+            return None
+        self._graphs[size, length] = _Graph(graph, inputs, logits)
+        return self._graphs[size, length]

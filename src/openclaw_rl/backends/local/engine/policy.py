@@ -12,20 +12,20 @@ from functools import wraps
 from typing import Any, TypeAlias, cast
 
 from openclaw_rl.backends.hf.guidance import can_constrain
-from openclaw_rl.backends.hf.scoped import ScopedPolicy
-from openclaw_rl.backends.hf.version_table import VersionTable
+from openclaw_rl.backends.hf.version_table import ScopedPolicy, VersionTable
 from openclaw_rl.backends.local.engine.client import EngineClient
-from openclaw_rl.backends.local.engine.events import Finished, TokenDelta
 from openclaw_rl.backends.local.engine.messages import (
     AdmitRequest,
     DecodeRequest,
     DismissRequest,
     EncodeRequest,
     EngineArgs,
+    Finished,
     GenerateRequest,
     LoadRequest,
     RegisterVersions,
     ScoreRequest,
+    TokenDelta,
     TokenizeRequest,
 )
 from openclaw_rl.errors import RequestError

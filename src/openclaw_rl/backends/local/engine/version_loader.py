@@ -10,15 +10,14 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from openclaw_rl.backends.hf.adapters import version_model
-from openclaw_rl.backends.hf.memory import available, release
-from openclaw_rl.backends.hf.models import LoadedModel
+from openclaw_rl.backends.hf.models import LoadedModel, available, release
 from openclaw_rl.backends.local.engine.engine import Engine
-from openclaw_rl.backends.local.engine.events import JobEvent
 from openclaw_rl.backends.local.engine.messages import (
     AdmitRequest,
     CallResult,
     EngineFailure,
     EngineMessage,
+    JobEvent,
     LoadRequest,
 )
 from openclaw_rl.backends.local.engine.model_runner import ModelRunner, version_bytes

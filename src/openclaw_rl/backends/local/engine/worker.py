@@ -18,14 +18,10 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from openclaw_rl.backends.hf.guidance import can_constrain, held_calls, held_reply
-from openclaw_rl.backends.hf.memory import available
-from openclaw_rl.backends.hf.models import LoadedModel, load
-from openclaw_rl.backends.hf.shapes import text_config
+from openclaw_rl.backends.hf.models import LoadedModel, available, load, text_config
 from openclaw_rl.backends.hf.template import ChatTemplate, ends_of
 from openclaw_rl.backends.local.engine.constraint import ConstraintCompiler
-from openclaw_rl.backends.local.engine.engine import Engine
-from openclaw_rl.backends.local.engine.events import JobEvent, JobFailed
-from openclaw_rl.backends.local.engine.format_queue import FormatQueue
+from openclaw_rl.backends.local.engine.engine import Engine, FormatQueue
 from openclaw_rl.backends.local.engine.heartbeat import BEAT, Heartbeats
 from openclaw_rl.backends.local.engine.messages import (
     AdmitRequest,
@@ -41,6 +37,8 @@ from openclaw_rl.backends.local.engine.messages import (
     EngineReady,
     EngineRequest,
     GenerateRequest,
+    JobEvent,
+    JobFailed,
     LoadProgress,
     LoadRequest,
     RegisterVersions,
@@ -49,9 +47,8 @@ from openclaw_rl.backends.local.engine.messages import (
     TokenizeRequest,
 )
 from openclaw_rl.backends.local.engine.model_runner import ModelRunner, row_bytes, version_bytes
-from openclaw_rl.backends.local.engine.own_cache import OwnCacheRunner
-from openclaw_rl.backends.local.engine.runner_choice import model_runner_of, runner_words
-from openclaw_rl.backends.local.engine.sequences import Generation, Scoring
+from openclaw_rl.backends.local.engine.runner_choice import OwnCacheRunner, model_runner_of, runner_words
+from openclaw_rl.backends.local.engine.scheduler import Generation, Scoring
 from openclaw_rl.backends.local.engine.version_loader import EngineAction, VersionLoader
 from openclaw_rl.errors import ContextOverflow, ModelRefused, OpenClawError, RequestError
 from openclaw_rl.machine import GIB

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from openclaw_rl.backends.hf.collation import TrainBatch
+from openclaw_rl.backends.hf.batches import TrainBatch
 from openclaw_rl.backends.local.training import head as train_head
 from openclaw_rl.backends.local.training.forward import hidden
 from openclaw_rl.backends.local.training.head import BaseOutputs, Divergence, Head, VocabularyScan

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from openclaw_rl.backends.hf.shapes import check_plain, own_state, probe_ids, window_of
+from openclaw_rl.backends.hf.models import check_plain, own_state, probe_ids, window_of
 from openclaw_rl.backends.local.training.head import can_compile
 from openclaw_rl.losses.tree import PackedTree, TokenPath, pack
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from openclaw_rl.backends.hf.memory import available as available_bytes
-from openclaw_rl.backends.hf.shapes import text_config
+from openclaw_rl.backends.hf.models import available as available_bytes
+from openclaw_rl.backends.hf.models import text_config
 from openclaw_rl.backends.local.training.head import ELEMENTS
 from openclaw_rl.backends.local.training.model import PolicyModel
-from openclaw_rl.backends.local.training.shards import local
+from openclaw_rl.backends.local.training.ranks import local
 from openclaw_rl.errors import ModelRefused
 from openclaw_rl.machine import GIB
 

@@ -13,17 +13,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from openclaw_rl.backends.hf.manifest import ADAPTER, MODEL
-from openclaw_rl.backends.hf.memory import total
-from openclaw_rl.backends.hf.models import load, pick_device
+from openclaw_rl.backends.hf.adapters import ADAPTER, MODEL
+from openclaw_rl.backends.hf.models import load, pick_device, total
 from openclaw_rl.backends.local.training.batch import Student
 from openclaw_rl.backends.local.training.forward import compile_layers, enable_tree
-from openclaw_rl.backends.local.training.head import Head, can_compile
-from openclaw_rl.backends.local.training.logit_form import logit_form
-from openclaw_rl.backends.local.training.ranks import ALONE, Ranks
+from openclaw_rl.backends.local.training.head import Head, can_compile, logit_form
+from openclaw_rl.backends.local.training.ranks import ALONE, Ranks, is_sharded, local, rows_of, shard_layers, whole
 from openclaw_rl.backends.local.training.references import Net
 from openclaw_rl.backends.local.training.settings import TrainerArgs
-from openclaw_rl.backends.local.training.shards import is_sharded, local, rows_of, shard_layers, whole
 from openclaw_rl.errors import BackendError, ModelRefused
 
 log = logging.getLogger(__name__)

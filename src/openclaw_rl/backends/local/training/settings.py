@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from openclaw_rl.backends.hf.adam import ADAM_EPS
-from openclaw_rl.backends.hf.trainer_settings import TrainerSettings
+from openclaw_rl.backends.hf.trainer_settings import ADAM_EPS, TrainerSettings
 from openclaw_rl.losses import LossSettings
+from openclaw_rl.types import Sample, Version
 
 _NO_RECORD = (
     "cache_dir",
@@ -62,3 +62,38 @@ class TrainerArgs(TrainerSettings):
         losses = {each.name: found.pop(each.name) for each in fields(LossSettings)}
         lora = {name: found.pop(f"lora_{name}") for name in _LORA}
         return {**found, "adam_eps": ADAM_EPS, "losses": losses, "lora": lora if self.lora else None}
+
+
+# Messages between the trainer and its worker processes. Plain values, so that they can be pickled.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPlace:
+    """Rank ``number`` of ``count``; ``meeting`` is the address, as a URL, at which they find each other."""
+
+    number: int
+    count: int
+    meeting: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRequest:
+    """One step: train on ``samples`` from ``parent`` and publish into the directory ``target``."""
+
+    samples: tuple[Sample, ...]
+    number: int
+    parent: Version
+    target: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerFailure:
+    """Why the worker is about to end: what went wrong, the remedy, and whether the model was refused.
+
+    ``outside``: the machine failed it (no room on the disk, say), whatever the batch is.
+    """
+
+    what: str
+    remedy: str | None = None
+    refused: bool = False
+    outside: bool = False
