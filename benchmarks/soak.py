@@ -55,14 +55,15 @@ GROWTH, ROOM = 1.25, 96.0
 class Memory(threading.Thread):
     """Reads how much memory each process has, once a second.
 
-    An engine that holds two versions is larger than one that holds one: its samples are told apart by how many it
-    holds, so that like is compared with like. What it held a moment before and after must agree, or it is changing.
+    An engine that holds two versions is larger than one that holds one, and a trainer grows by its first step: their
+    samples are told apart by the versions held and by whether this process has taken a step, so that like is compared
+    with like. The versions held a moment before and after must agree, or they are changing.
     """
 
     def __init__(self, system: System) -> None:
         super().__init__(daemon=True)
         self._system = system
-        self._born: dict[int, float] = {}
+        self._born: dict[int, tuple[float, int]] = {}
         self.samples: dict[str, list[tuple[float, float]]] = collections.defaultdict(list)
         self.over = threading.Event()
 
@@ -71,13 +72,27 @@ class Memory(threading.Thread):
             now = time.monotonic()
             before = self._system.versions_held()
             sizes = {(role, pid): _resident(pid) for role, pid in self._system.processes().items()}
+            steps = self._steps()
             for (role, pid), size in sizes.items():
-                if now - self._born.setdefault(pid, now) <= YOUNG or size is None:
+                born, taken = self._born.setdefault(pid, (now, steps))
+                if now - born <= YOUNG or size is None:
                     continue
-                if role != "engine":
+                if role == "trainer":
+                    self.samples["trainer after its first step" if steps > taken else "trainer at rest"].append(
+                        (now, size)
+                    )
+                elif role != "engine":
                     self.samples[role].append((now, size))
                 elif before is not None and before == self._system.versions_held():
                     self.samples[f"engine with {before} trained versions"].append((now, size))
+
+    def _steps(self) -> int:
+        """Steps taken in all, of turns and of rehearsals; 0 while the ledger cannot be read."""
+        try:
+            [row] = ask(self._system.root, "SELECT (SELECT count(*) FROM steps) + (SELECT count(*) FROM rehearsals)")
+        except sqlite3.DatabaseError:
+            return 0
+        return int(row[0])
 
 
 def _resident(pid: int) -> float | None:
@@ -292,7 +307,9 @@ def verdict(view: Mapping[str, Any]) -> list[str]:
         f"{len(view['twice'])} turns were trained twice": view["twice"],
         f"{len(view['undeleted'])} turns of deleted sessions are in the ledger": view["undeleted"],
         f"{len(view['notes_wrong'])} notes are not what their user made of them": view["notes_wrong"],
-        f"{len(view['off_format'])} replies or more are not of the format that was asked for": view["off_format"],
+        f"{len(view['off_format'])} replies or more are not of their format: {view['off_format'][:1]}": view[
+            "off_format"
+        ],
         f"the ledger is damaged: {view['damage'][:1]}": view["damage"],
         f"{sum(view['unexplained'].values())} requests failed without a fault": view["unexplained"],
         f"{sum(view['commands_failed'].values())} commands failed": view["commands_failed"],

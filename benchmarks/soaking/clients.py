@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import random
+import re
 import secrets
 import threading
 import time
@@ -12,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+ENDED = re.compile(r'finish_reason": *"(\w+)')
 REMARKS = (
     "Too long. Please keep it under 30 words.",
     "Please don't use bullet points.",
@@ -182,7 +184,7 @@ class Talker(threading.Thread):
         except ValueError:
             value = None
         if not isinstance(value, dict) or set(value) != {"answer", "sure"}:
-            self._seen.off_format.append(reply[:200])
+            self._seen.off_format.append(f"{reply[:200]} ({', '.join(sorted(set(ENDED.findall(raw))))})")
 
     def _delete_session(self, session: str) -> None:
         """Delete the session that was just talked in; its turns are gone, or nobody knows."""
