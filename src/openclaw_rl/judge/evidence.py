@@ -9,7 +9,7 @@ from statistics import fmean
 
 from openclaw_rl.judge import tools
 from openclaw_rl.judge.channel import channel_of
-from openclaw_rl.judge.hearing import Exchange, Hearing, hear
+from openclaw_rl.judge.hearing import Hearing, WrittenWords, hear
 from openclaw_rl.judge.hints import HintLimits, borrowed, filter_hints, kind_of
 from openclaw_rl.judge.prompt import spoken
 from openclaw_rl.judge.reaction import Reaction, read
@@ -121,7 +121,7 @@ def user_hearing(
     )
 
 
-def written(case: Case) -> Exchange | None:
+def written(case: Case) -> WrittenWords | None:
     """The request and what the user wrote next, whole: a pasted log is the message of many a coding user.
 
     None where there is no message, only a description of one, or only matter beside the results of tools.
@@ -132,7 +132,7 @@ def written(case: Case) -> Exchange | None:
     if not message or tools_only or described(case) is not None:
         return None
     requests = reversed(texts(case.turn.prompt.messages, "user"))
-    return Exchange(request=next(filter(None, map(unwrapped, requests)), ""), message=message)
+    return WrittenWords(request=next(filter(None, map(unwrapped, requests)), ""), message=message)
 
 
 def heard_reaction(case: Case, hearing: Hearing) -> Reaction:

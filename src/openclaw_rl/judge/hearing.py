@@ -48,7 +48,7 @@ class Hearing:
     belief: Belief
 
 
-class Exchange(NamedTuple):
+class WrittenWords(NamedTuple):
     """A request and the message after its reply, whole as they were written."""
 
     request: str
@@ -60,7 +60,7 @@ def hear(
     *,
     request: str,
     reply: str,
-    said: Exchange | None = None,
+    said: WrittenWords | None = None,
     classifier: KindLogprobs | None = None,
     combination: Combination | None = None,
     channel: Channel = "chat",
@@ -79,7 +79,7 @@ def hear(
     own = own_words(message)
     own = own if len(own) <= MOST else f"{own[: MOST // 2]}\n{own[-MOST // 2 :]}"
     rules = read(message, request=request if same_matter else "", reply=reply)
-    read_as = said or Exchange(request=request, message=own)
+    read_as = said or WrittenWords(request=request, message=own)
     group = group_of(read_as.message, request=read_as.request)
     ngrams = shipped_ngrams().logprobs(read_as.request, reply, read_as.message)
     weights = (combination or shipped_combination()).weights(group, channel, classifier=classifier is not None)
