@@ -99,7 +99,8 @@ class Answerer:
         request, partial, item, stream = opened.request, opened.partial, opened.item, opened.stream
         try:
             async with aclosing(stream):
-                self.metrics.first.observe(time.perf_counter() - started)
+                first = time.perf_counter() - started
+                self.metrics.first.observe(first)
                 yield ReplyStarted(turn, partial.version, await self._count(request), opened.unenforced)
                 if forced := partial.parser.add_prefix(request.prompt.opening):
                     yield ReplyDelta(forced)
@@ -112,7 +113,9 @@ class Answerer:
             if rest:
                 yield ReplyDelta(rest)
             partial.whole = True
-            yield await self._end(request, caller, turn, partial, _read(item, partial.parser))
+            seconds = time.perf_counter() - started
+            end = await self._end(request, caller, turn, partial, _read(item, partial.parser))
+            yield replace(end, first=first, seconds=seconds)
         except BaseException as error:  # whatever ended it, what was sampled is kept; the reason goes on its way
             if partial.begun and not partial.whole:
                 await self._abort(request, caller, turn, partial, encode=not isinstance(error, BackendDown))

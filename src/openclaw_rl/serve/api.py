@@ -1,9 +1,11 @@
-"""The API server: three wire formats over one policy, every answered turn kept.
+"""The API server: four wire formats over one policy, every answered turn kept.
 
 POST /v1/chat/completions   /v1/responses   /v1/messages   /v1/messages/count_tokens
+POST /api/chat              /api/generate    /api/show
 POST /v1/feedback           /v1/sessions/{id}/reward   /v1/sessions/{id}/end
 GET, POST, PATCH /v1/notes  GET, PATCH, DELETE /v1/notes/{number}
 POST /v1/control            GET /v1/turns/{id}/tokens    DELETE /v1/sessions/{id}
+GET  /api/tags   /api/ps   /api/version
 GET  /v1/models   /healthz   /readyz   /metrics   /openapi.json
 """
 
@@ -32,10 +34,11 @@ from openclaw_rl.serve.control import DeletesSession, SubmitsControl, control_ro
 from openclaw_rl.serve.endpoints import AdmittedRequest, ApiEndpoint, CountTokensHandler, GenerateHandler
 from openclaw_rl.serve.feedback import FeedbackHandler, OutrightFeedback, RewardHandler, SessionEndHandler
 from openclaw_rl.serve.notes import StandingNotes, note_routes
+from openclaw_rl.serve.ollama import ollama_routes
 from openclaw_rl.serve.openapi import page_for
 from openclaw_rl.serve.recorder import Metrics
 from openclaw_rl.serve.redact import AccessRules, GenerationRules, OutrightRules, RecordingRules
-from openclaw_rl.serve.request import ApiError, RequestLimits, TurnLedger, anthropic_error, openai_error
+from openclaw_rl.serve.request import ApiError, RequestLimits, TurnLedger, error_shape, openai_error
 from openclaw_rl.serve.state import ServerState
 from openclaw_rl.serve.structured_output import UNENFORCED
 from openclaw_rl.serve.wire.chat import ChatWire
@@ -81,9 +84,11 @@ def build_app(
         isolate_users=len(set(access.keys.values())) > 1,
     )
     server = ServerState(answerer, access, notes.prompter if notes else None)
+    said = OutrightFeedback(server, outright)
     app = Starlette(
         routes=[
-            *_routes(server, OutrightFeedback(server, outright), health),
+            *_routes(server, said, health),
+            *ollama_routes(server, said),
             *note_routes(server, notes),
             *control_routes(server, control),
             *deletion_routes(server, delete),
@@ -219,5 +224,5 @@ async def _not_found(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     what = "there is nothing here" if error.status_code == 404 else "this method is not allowed here"
     api_error = ApiError(status=error.status_code, message=f"{what}; see /openapi.json")
-    shape = anthropic_error if request.scope["path"].startswith("/v1/messages") else openai_error
+    shape = error_shape(request.scope["path"])
     return JSONResponse(shape(api_error), status_code=error.status_code, headers=error.headers)

@@ -20,6 +20,7 @@ from openclaw_rl.serve.request import (
     Caller,
     GenerationRequest,
     Outright,
+    Renderer,
     ReplyFinished,
     ReplyStarted,
     Wire,
@@ -172,6 +173,9 @@ class GenerateHandler:
         route = server.route(request.model)
         if not request.model:
             request = replace(request, model=server.model_name)
+        if request.answer is not None:
+            await exchange.reply_json(200, request.answer)
+            return
         caller = await server.caller(admitted.headers, request, admitted.user, route)
         request = self._outright.without(await server.continue_from(request, admitted.user))
         if noted := await self._outright.note(request, caller):
@@ -179,12 +183,18 @@ class GenerateHandler:
             return
         request = await server.with_notes(request, caller)
         if request.stream:
-            await exchange.run_while_connected(self._stream(exchange, request, caller, route, place), keep_alive=True)
+            turns = _turns(exchange, request)
+            render = self._renderer(exchange, request, turn=turns[0], created=server.answerer.clock())
+            work = self._stream(exchange, request, caller, route, place, turns, render)
+            await exchange.run_while_connected(work, keep_alive=render.keep_alive)
         else:
-            answers = await exchange.run_while_connected(
-                self._whole(exchange, request, caller, route, place), keep_alive=False
-            )
+            answers = await exchange.run_while_connected(self._whole(exchange, request, caller, route, place))
             await exchange.reply_json(200, self._wire.plain(request, answers))
+
+    def _renderer(self, exchange: HttpExchange, request: GenerationRequest, *, turn: str, created: float) -> Renderer:
+        render = self._wire.stream(request, turn=turn, created=created)
+        exchange.media = render.media
+        return render
 
     async def _send_note(self, exchange: HttpExchange, request: GenerationRequest, noted: ReplyFinished) -> None:
         """The gateway's own answer, the same for every reply that was asked for."""
@@ -195,7 +205,7 @@ class GenerateHandler:
         if not request.stream:
             await exchange.reply_json(200, self._wire.plain(request, [noted] * request.n))
             return
-        render = self._wire.stream(request, turn=turn.id, created=turn.at)
+        render = self._renderer(exchange, request, turn=turn.id, created=turn.at)
         for choice in range(request.n):
             for event in reply_events(noted):
                 await exchange.write(render.event(choice, event))
@@ -227,11 +237,16 @@ class GenerateHandler:
         return [ends[choice] for choice in range(len(turns))]
 
     async def _stream(
-        self, exchange: HttpExchange, request: GenerationRequest, caller: Caller, route: ModelRoute, place: Place
+        self,
+        exchange: HttpExchange,
+        request: GenerationRequest,
+        caller: Caller,
+        route: ModelRoute,
+        place: Place,
+        turns: list[str],
+        render: Renderer,
     ) -> None:
         """Writes events as they come. Once the head is out, a failure is reported inside the stream."""
-        turns = _turns(exchange, request)
-        render = self._wire.stream(request, turn=turns[0], created=self._server.answerer.clock())
         try:
             async with place, aclosing(self._server.events(request, caller, turns, route.version)) as events:
                 async for choice, event in events:

@@ -19,7 +19,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from openclaw_rl.errors import BackendDown, BackendError, ConfigError, FatalRequest, NotInLedger
 from openclaw_rl.ports import Policy, ReportsOutage, ReportsRunner, SupportsVersions
-from openclaw_rl.serve.request import ApiError, anthropic_error, openai_error
+from openclaw_rl.serve.request import ApiError, error_shape
 from openclaw_rl.serve.sse import dumps
 from openclaw_rl.types import Json, Version
 
@@ -258,7 +258,7 @@ async def refuse_connection(scope: Scope, _: Receive, send: Send) -> None:
     message = (
         "this server has as many connections as it can; try again later, or raise its limit of open files (ulimit -n)"
     )
-    shape = anthropic_error if scope["path"].startswith("/v1/messages") else openai_error
+    shape = error_shape(scope["path"])
     body = dumps(shape(ApiError(status=503, message=message, code="too_many_connections"))).encode()
     head = {"content-type": "application/json", "content-length": str(len(body)), "retry-after": "5"}
     raw = [(name.encode(), value.encode()) for name, value in {**head, "connection": "close"}.items()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from types import TracebackType
@@ -210,6 +210,18 @@ def anthropic_error(api_error: ApiError) -> Json:
     return {"type": "error", "error": {"type": kind, "message": message}}
 
 
+def ollama_error(api_error: ApiError) -> Json:
+    """The shape of Ollama's API."""
+    return {"error": api_error.message}
+
+
+def error_shape(path: str) -> Callable[[ApiError], Json]:
+    """The shape of an error under ``path``."""
+    if path.startswith("/api/"):
+        return ollama_error
+    return anthropic_error if path.startswith("/v1/messages") else openai_error
+
+
 def reason(status: int) -> str:
     return HTTPStatus(status).phrase
 
@@ -241,7 +253,8 @@ class GenerationRequest:
     """One request, whatever its format. ``echo`` is what the format repeats in its response.
 
     ``schema_at`` is where it asks for a JSON schema; ``strict`` says that the reply must follow it. ``noted`` is what
-    is put into its prompt on the way to the model.
+    is put into its prompt on the way to the model. ``answer`` is the whole answer to a request that asks the model
+    nothing, None for any other.
     """
 
     prompt: Prompt
@@ -258,6 +271,7 @@ class GenerationRequest:
     schema_at: str | None = None
     strict: bool = False
     noted: PromptNote | None = None
+    answer: Json | None = None
     echo: Mapping[str, Json] = field(default_factory=dict)
 
     @property
@@ -304,11 +318,16 @@ class ReplyDelta:
 
 @dataclass(frozen=True, slots=True)
 class ReplyFinished:
-    """The turn, already kept. ``stop`` is the stop string that ended it, if one did."""
+    """The turn, already kept. ``stop`` is the stop string that ended it, if one did.
+
+    ``first`` is the time until its first token and ``seconds`` the time until its last.
+    """
 
     turn: Turn
     pieces: Sequence[Piece] = ()
     stop: str | None = None
+    first: float = 0.0
+    seconds: float = 0.0
 
 
 class Outright(Protocol):
@@ -337,7 +356,16 @@ class PutsNotes(Protocol):
 
 
 class Renderer(Protocol):
-    """Turns the events of one streamed response into bytes. ``choice`` is the number of the reply."""
+    """Turns the events of one streamed response into bytes. ``choice`` is the number of the reply.
+
+    ``media`` is the stream's content type; ``keep_alive`` is sent while there is nothing else to send.
+    """
+
+    @property
+    def media(self) -> str: ...
+
+    @property
+    def keep_alive(self) -> bytes: ...
 
     def event(self, choice: int, event: Event) -> bytes: ...
 

@@ -1,6 +1,6 @@
 """One HTTP exchange at the edge: reads the body within limits, writes a response or a stream of events.
 
-A stream that is silent gets a comment now and then. A caller that is gone, or accepts nothing, stops the work.
+A stream that is silent gets a sign of life now and then. A caller that is gone, or accepts nothing, stops the work.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from openclaw_rl.types import Json
 T = TypeVar("T")
 
 KEEP_ALIVE = b": keep-alive\n\n"
+EVENT_STREAM = "text/event-stream; charset=utf-8"
 
 
 class CallerGone(Exception):
@@ -41,6 +42,13 @@ def event(data: str, name: str | None = None) -> bytes:
     return (f"event: {name}\ndata: {data}\n\n" if name else f"data: {data}\n\n").encode("utf-8", "replace")
 
 
+class EventStream:
+    """Base of the renderers of server-sent events."""
+
+    media = EVENT_STREAM
+    keep_alive = KEEP_ALIVE
+
+
 class HttpExchange:
     """A request and its response, of which the head is sent with the first bytes."""
 
@@ -51,6 +59,7 @@ class HttpExchange:
         self.finished = False
         self.status = 0
         self.headers: dict[str, str] = {}
+        self.media = EVENT_STREAM
         self._receive = receive
         self._send = send
         self._sending_since: float | None = None
@@ -79,8 +88,8 @@ class HttpExchange:
             if not message.get("more_body", False):
                 return b"".join(chunks)
 
-    async def run_while_connected(self, work: Coroutine[Any, Any, T], *, keep_alive: bool) -> T:
-        """Does ``work`` while listening for the caller to leave; ``keep_alive``: fill silence with comments."""
+    async def run_while_connected(self, work: Coroutine[Any, Any, T], *, keep_alive: bytes = b"") -> T:
+        """Does ``work`` while listening for the caller to leave; ``keep_alive`` fills the silence of a stream."""
         task = asyncio.ensure_future(work)
         listening = asyncio.ensure_future(self._receive())
         try:
@@ -89,7 +98,7 @@ class HttpExchange:
                 if not task.done() and (listening.done() or self._stuck()):
                     raise CallerGone
                 if keep_alive and not task.done():
-                    await self._keep_alive()
+                    await self._fill_silence(keep_alive)
             return task.result()
         finally:
             listening.cancel()
@@ -102,10 +111,10 @@ class HttpExchange:
         since = self._sending_since
         return since is not None and time.monotonic() - since > self.limits.send_seconds
 
-    async def _keep_alive(self) -> None:
+    async def _fill_silence(self, data: bytes) -> None:
         quiet = time.monotonic() - self._last_sent
         if self._sending_since is None and quiet >= self.limits.keepalive_seconds * 0.9:
-            await self.write(KEEP_ALIVE)
+            await self.write(data)
 
     async def _start(self, status: int, headers: Mapping[str, str]) -> None:
         self.started = True
@@ -114,13 +123,13 @@ class HttpExchange:
         await self._send({"type": "http.response.start", "status": status, "headers": raw})
 
     async def write(self, data: bytes) -> None:
-        """More of an event stream; begins it if need be."""
+        """More of a stream; begins it if need be."""
         if not data:
             return
         self._sending_since = self._last_sent = time.monotonic()
         try:
             if not self.started:
-                head = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
+                head = {"content-type": self.media, "cache-control": "no-cache"}
                 await self._start(200, {**head, "x-accel-buffering": "no", **self.headers})
             await self._send({"type": "http.response.body", "body": data, "more_body": True})
         except OSError as error:
@@ -129,7 +138,7 @@ class HttpExchange:
             self._sending_since = None
 
     async def close(self, data: bytes) -> None:
-        """The last bytes of the event stream."""
+        """The last bytes of the stream."""
         await self.write(data)
         self.finished = True
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -21,13 +21,16 @@ Variables = Annotated[Table, WithJsonSchema(variables_schema())]
 Stop = Annotated[str | Annotated[list[Name], Field(max_length=16)], TextOr()]
 
 
-class ApiRequest(RequestModel):
+Temperature = Annotated[float, Number(0, 100)]
+TopP = Annotated[float, Number(0, 1)]
+ABOVE_ZERO: dict[str, Json] = {"exclusiveMinimum": 0}
+
+
+class SharedRequest(RequestModel):
     """The fields that every format has."""
 
     model: str | None = None
     stream: Flag | None = None
-    temperature: Annotated[float, Number(0, 100)] | None = None
-    top_p: Annotated[float, Number(0, 1)] | None = Field(default=None, json_schema_extra={"exclusiveMinimum": 0})
     chat_template_kwargs: Variables | None = Field(
         default=None, description="variables of the model's chat template; no other name is accepted"
     )
@@ -60,6 +63,13 @@ class ApiRequest(RequestModel):
             return {}
         check_variables(given)
         return {name: value for name, value in given.items() if value is not None}
+
+
+class ApiRequest(SharedRequest):
+    """A request that has its sampling parameters beside the other fields."""
+
+    temperature: Temperature | None = None
+    top_p: TopP | None = Field(default=None, json_schema_extra=ABOVE_ZERO)
 
 
 class TextFormat(RequestModel):

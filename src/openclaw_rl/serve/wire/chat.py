@@ -18,7 +18,7 @@ from openclaw_rl.serve.request import (
     RequestLimits,
     openai_error,
 )
-from openclaw_rl.serve.sse import dumps, event, quoted
+from openclaw_rl.serve.sse import EventStream, dumps, event, quoted
 from openclaw_rl.serve.wire.chat_request import parse
 from openclaw_rl.types import Completion, Json, Message, Sampling
 
@@ -109,7 +109,7 @@ def _token(text: str, logprob: float) -> dict[str, Any]:
     return {"token": text, "logprob": max(logprob, -9999.0), "bytes": list(text.encode("utf-8", "replace"))}
 
 
-class ChatStream:
+class ChatStream(EventStream):
     """Chunks, the usage if it was requested, and ``[DONE]``."""
 
     def __init__(self, request: GenerationRequest, turn: str, created: int) -> None:

@@ -170,7 +170,7 @@ class ChatRequest(ApiRequest):
 def parse(body: Mapping[str, Json], limits: RequestLimits, defaults: Sampling) -> GenerationRequest:
     """The request in a body; RequestError with the path of what cannot be read."""
     given = fields.parse(ChatRequest, body, limits)
-    tools = tuple(_tool(tool.function) for tool in given.tools or ())
+    tools = tuple(tool_of(tool.function) for tool in given.tools or ())
     prompt = Prompt(
         messages=need_messages([_message(message) for message in given.messages or ()], "messages"),
         tools=tools,
@@ -207,7 +207,7 @@ def _message(message: ChatMessage | ChatAssistantMessage) -> Message:
         content=content,
         images=images,
         reasoning=message.reasoning_content or message.reasoning,
-        tool_calls=tuple(map(_call, message.tool_calls or ())),
+        tool_calls=tuple(map(call_of, message.tool_calls or ())),
         tool_call_id=message.tool_call_id,
         name=message.name,
     )
@@ -230,13 +230,13 @@ def _content(content: str | list[ChatTextPart | ChatRefusalPart | ChatImagePart]
     return "\n".join(texts), tuple(images)
 
 
-def _call(call: ChatToolCall) -> ToolCall:
+def call_of(call: ChatToolCall) -> ToolCall:
     arguments = call.function.arguments
     written = whole_json(arguments) if isinstance(arguments, str) else dumps(arguments or {})
     return ToolCall(id=call.id or "", name=call.function.name, arguments=written)
 
 
-def _tool(function: FunctionTool) -> Tool:
+def tool_of(function: FunctionTool) -> Tool:
     return Tool(
         name=function.name,
         description=function.description or "",

@@ -17,7 +17,7 @@ from openclaw_rl.serve.request import (
     RequestLimits,
     anthropic_error,
 )
-from openclaw_rl.serve.sse import dumps, event
+from openclaw_rl.serve.sse import EventStream, dumps, event
 from openclaw_rl.serve.wire.messages_request import parse
 from openclaw_rl.types import Completion, Json, Message, Sampling
 
@@ -98,7 +98,7 @@ def _input(arguments: str) -> Json:
     return json.loads(arguments or "{}")
 
 
-class MessagesStream:
+class MessagesStream(EventStream):
     """Named events: a message that starts, its blocks one after another, its end.
 
     A call's arguments are sent once they are whole. Clients of this format run a call from half of its

@@ -20,7 +20,7 @@ from openclaw_rl.serve.request import (
     RequestLimits,
     openai_error,
 )
-from openclaw_rl.serve.sse import dumps, event
+from openclaw_rl.serve.sse import EventStream, dumps, event
 from openclaw_rl.serve.wire.responses_request import parse
 from openclaw_rl.types import Completion, Json, Message, Prompt, Sampling, ToolCall, new_id
 
@@ -136,7 +136,7 @@ def plain_input(arguments: str) -> str:
     return text if isinstance(text, str) else dumps(text)
 
 
-class ResponsesStream:
+class ResponsesStream(EventStream):
     """Events, each numbered. An item is added, filled, done; the next follows; the response completes."""
 
     def __init__(self, request: GenerationRequest, turn: str, created: float) -> None:
