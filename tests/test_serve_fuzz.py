@@ -22,6 +22,7 @@ from openclaw_rl.serve.openapi import description
 from openclaw_rl.serve.redact import patterns
 from openclaw_rl.serve.wire.chat import ChatWire
 from openclaw_rl.serve.wire.messages import MessagesWire
+from openclaw_rl.serve.wire.ollama import chat_wire
 from openclaw_rl.serve.wire.responses import ResponsesWire
 from openclaw_rl.store import ServeLedger
 from openclaw_rl.testing import RunningServer, request_limits, serving
@@ -159,12 +160,22 @@ def as_messages(prompt: Prompt) -> dict[str, Any]:
     return {"messages": [message(said) for said in prompt.messages], "tools": tools}
 
 
+def as_ollama(prompt: Prompt) -> dict[str, Any]:
+    told = as_chat(prompt)
+    for said in told["messages"]:
+        said["thinking"] = said.pop("reasoning_content")
+        for call in said.get("tool_calls", ()):
+            call["function"]["arguments"] = json.loads(call["function"]["arguments"])
+    return told
+
+
 @settings(max_examples=100, deadline=None)
 @given(prompts())
 def test_one_conversation_written_in_any_format_is_the_same_prompt(prompt: Prompt) -> None:
     assert ChatWire(Sampling()).parse(as_chat(prompt), request_limits()).prompt == prompt
     assert ResponsesWire(Sampling()).parse(as_responses(prompt), request_limits()).prompt == prompt
     assert MessagesWire(Sampling()).parse(as_messages(prompt), request_limits()).prompt == prompt
+    assert chat_wire(Sampling()).parse(as_ollama(prompt), request_limits()).prompt == prompt
 
 
 # --- what only the ledger, the redaction or a template would choke on ---
@@ -188,12 +199,13 @@ def asks_with_arguments(path: str, given: Any) -> dict[str, Any]:
         "/v1/chat/completions": {"messages": [{"role": "assistant", "tool_calls": [call]}]},
         "/v1/responses": {"input": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": given}]},
         "/v1/messages": {"messages": [{"role": "assistant", "content": [use]}]},
+        "/api/chat": {"messages": [{"role": "assistant", "tool_calls": [call]}]},
     }[path]
 
 
 def asks_with_variables(path: str, given: Any) -> dict[str, Any]:
     ask = {"messages": [{"role": "user", "content": "hi"}], "input": "hi"}
-    return {**ask, "chat_template_kwargs": given, "metadata": given, "response_format": given}
+    return {**ask, "chat_template_kwargs": given, "metadata": given, "response_format": given, "format": given}
 
 
 def asks_with_document(path: str, given: Any) -> dict[str, Any]:
@@ -204,6 +216,7 @@ def asks_with_document(path: str, given: Any) -> dict[str, Any]:
         "/v1/chat/completions": {"messages": [{"role": "tool", "tool_call_id": "c", "content": given}]},
         "/v1/responses": {"input": [{"type": "function_call_output", "call_id": "c", "output": given}]},
         "/v1/messages": {"messages": [{"role": "user", "content": [document]}]},
+        "/api/chat": {"messages": [{"role": "tool", "tool_name": "f", "content": given}]},
     }[path]
 
 
@@ -214,7 +227,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningServ
         yield server, ledger
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages", "/api/chat"])
 @pytest.mark.parametrize(
     ("asks", "values"),
     [
@@ -244,6 +257,7 @@ def test_whatever_is_inside_it_a_request_is_answered_and_kept_or_refused(
             json.dumps([message.content for message in turn.prompt.messages], ensure_ascii=False).encode("utf-8")
         else:
             assert (answer.json().get("type") == "error") == path.startswith("/v1/messages")
+            assert isinstance(answer.json()["error"], str) == path.startswith("/api/")
 
     fuzz()
 

@@ -1,4 +1,4 @@
-"""One conversation in three wire formats: the same prompt and sampling reach the model, the same reply comes back."""
+"""One conversation in four wire formats: the same prompt and sampling reach the model, the same reply comes back."""
 
 from __future__ import annotations
 
@@ -9,20 +9,26 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_serve_fuzz import arguments, as_chat, as_messages, as_responses, names, prompts, words
+from test_serve_fuzz import arguments, as_chat, as_messages, as_ollama, as_responses, names, prompts, words
 
 from openclaw_rl.serve.wire.chat import ChatWire
 from openclaw_rl.serve.wire.messages import MessagesWire
+from openclaw_rl.serve.wire.ollama import chat_wire
 from openclaw_rl.serve.wire.responses import ResponsesWire
 from openclaw_rl.testing import RunningServer, ScriptedPolicy, chat_chunks, request_limits, serving, sse_events
 from openclaw_rl.types import Prompt, Sampling
 
 pytestmark = pytest.mark.slow
 
-CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
-WRITES = {CHAT: as_chat, RESPONSES: as_responses, MESSAGES: as_messages}
+CHAT, RESPONSES, MESSAGES, OLLAMA = "/v1/chat/completions", "/v1/responses", "/v1/messages", "/api/chat"
+WRITES = {CHAT: as_chat, RESPONSES: as_responses, MESSAGES: as_messages, OLLAMA: as_ollama}
 DEFAULTS = Sampling(temperature=0.7, top_p=0.9, max_tokens=99)
-WIRES = {CHAT: ChatWire(DEFAULTS), RESPONSES: ResponsesWire(DEFAULTS), MESSAGES: MessagesWire(DEFAULTS)}
+WIRES = {
+    CHAT: ChatWire(DEFAULTS),
+    RESPONSES: ResponsesWire(DEFAULTS),
+    MESSAGES: MessagesWire(DEFAULTS),
+    OLLAMA: chat_wire(DEFAULTS),
+}
 
 # --- what reaches the model
 
@@ -40,7 +46,9 @@ common = st.fixed_dictionaries(
     },
 )
 """fields that are called the same in all formats"""
-LENGTHS = {CHAT: "max_completion_tokens", RESPONSES: "max_output_tokens", MESSAGES: "max_tokens"}
+LENGTHS = {CHAT: "max_completion_tokens", RESPONSES: "max_output_tokens", MESSAGES: "max_tokens", OLLAMA: "num_predict"}
+OPTIONS = ("temperature", "top_p", LENGTHS[OLLAMA])
+"""what Ollama's API has in a table of its own"""
 CHOICES: Mapping[str, Mapping[str, Any]] = {
     "auto": {CHAT: "auto", RESPONSES: "auto", MESSAGES: {"type": "auto"}},
     "none": {CHAT: "none", RESPONSES: "none", MESSAGES: {"type": "none"}},
@@ -60,33 +68,43 @@ def formed(path: str, schema: Any) -> dict[str, Any]:
     """A reply that must follow a schema, as each format asks for it."""
     if path == CHAT:
         return {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}
+    if path == OLLAMA:
+        return {"format": schema}
     form = {"type": "json_schema", "schema": schema}
     return {"text": {"format": {"name": "x", **form}}} if path == RESPONSES else {"output_config": {"format": form}}
 
 
 @st.composite
 def requests(draw: st.DrawFn) -> dict[str, dict[str, Any]]:
-    """One request, by path, as each format writes it."""
+    """One request, by path, as each format writes it; without Ollama's where it has no word for the choice of a tool."""
     prompt: Prompt = draw(prompts())
     shared, length = draw(common), draw(st.none() | st.integers(1, 100_000))
     choice = draw(st.none() | st.sampled_from([*CHOICES, *(tool.name for tool in prompt.tools)]))
     schema = draw(st.none() | st.just({"type": "object", "properties": {"a": {"type": "string"}}}))
     bodies = {}
+    forced = bool(prompt.tools) and choice not in (None, "auto")
     for path, writes in WRITES.items():
-        body = {**writes(prompt), **shared}
+        if path == OLLAMA and forced:
+            continue
+        body = {"stream": False, **writes(prompt), **shared}
         if length is not None:
             body[LENGTHS[path]] = length
-        if choice is not None and prompt.tools:
+        if choice is not None and prompt.tools and path != OLLAMA:
             body["tool_choice"] = CHOICES[choice][path] if choice in CHOICES else named(path, choice)
         if schema is not None:
             body |= formed(path, schema)
-        bodies[path] = body
+        bodies[path] = in_options(body) if path == OLLAMA else body
     return bodies
+
+
+def in_options(body: Mapping[str, Any]) -> dict[str, Any]:
+    options = {name: body[name] for name in OPTIONS if name in body}
+    return {**{name: value for name, value in body.items() if name not in OPTIONS}, "options": options}
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(bodies=requests())
-def test_one_request_in_three_formats_is_the_same_prompt_sampling_and_session(bodies: dict[str, Any]) -> None:
+def test_one_request_in_any_format_is_the_same_prompt_sampling_and_session(bodies: dict[str, Any]) -> None:
     first, *others = [WIRES[path].parse(body, request_limits()) for path, body in bodies.items()]
     for other in others:
         assert other.prompt == first.prompt
@@ -113,6 +131,11 @@ def plain(path: str, body: Any) -> dict[str, Any]:
         calls = [(item["name"], item["arguments"]) for item in items if item["type"] == "function_call"]
         counts = (body["usage"]["input_tokens"], body["usage"]["output_tokens"])
         ended = body["status"] == "incomplete"
+    elif path == OLLAMA:
+        said = body["message"]
+        calls = [(call["function"]["name"], call["function"]["arguments"]) for call in said.get("tool_calls", ())]
+        text, thought = said["content"], said.get("thinking", "")
+        counts, ended = (body["prompt_eval_count"], body["eval_count"]), body["done_reason"] == "length"
     else:
         blocks = body["content"]
         text = "".join(block["text"] for block in blocks if block["type"] == "text")
@@ -128,6 +151,8 @@ def streamed(path: str, text: str) -> dict[str, Any]:
     """The same of a stream, put together from its pieces alone."""
     if path == CHAT:
         return _streamed_chat(chat_chunks(text))
+    if path == OLLAMA:
+        return _streamed_ollama([json.loads(line) for line in text.splitlines()])
     events = sse_events(text)
     if path == RESPONSES:
         return plain(path, events[-1][1]["response"])
@@ -172,6 +197,15 @@ def _streamed_chat(chunks: Any) -> dict[str, Any]:
     return plain(CHAT, {"choices": [{"message": said, "finish_reason": finish}], "usage": usage})
 
 
+def _streamed_ollama(lines: Any) -> dict[str, Any]:
+    said: dict[str, Any] = {"content": "", "thinking": "", "tool_calls": []}
+    for line in lines:
+        for field, value in line["message"].items():
+            if field in said:
+                said[field] += value
+    return plain(OLLAMA, {**lines[-1], "message": said})
+
+
 @st.composite
 def replies(draw: st.DrawFn) -> str:
     """What a model writes: text, perhaps after a thought, perhaps with calls that are or are not well formed."""
@@ -200,7 +234,9 @@ def test_one_reply_is_the_same_in_every_format_whole_and_streamed(server: Runnin
             body = {**writes(prompt), **({} if most is None else {LENGTHS[path]: most})}
             if path == MESSAGES:
                 body.setdefault("max_tokens", 4096)
-            whole = server.post(path, body)
+            if path == OLLAMA:
+                body = in_options(body)
+            whole = server.post(path, {**body, "stream": False})
             assert whole.status_code == 200, whole.text
             told[f"{path} whole"] = plain(path, whole.json())
             options = {"stream_options": {"include_usage": True}} if path == CHAT else {}

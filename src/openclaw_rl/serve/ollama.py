@@ -20,7 +20,7 @@ from openclaw_rl.serve.wire.ollama import chat_wire, generate_wire, timestamp
 from openclaw_rl.serve.wire.ollama_request import LATEST, OllamaShowRequest, untagged
 from openclaw_rl.types import Json
 
-API_VERSION = "0.12.6"
+API_VERSION = "0.13.0"
 """the release of Ollama whose API this follows: clients ask for a version that is new enough"""
 _FAMILY = "openclaw-rl"
 
