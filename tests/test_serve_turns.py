@@ -109,7 +109,7 @@ def test_held_beyond_the_limit_is_503_with_a_time_to_come_back() -> None:
     policy = ScriptedPolicy()
     policy.down = 10**6
     with serving(policy, limits=request_limits(hold_seconds=0.05)) as server:
-        for path in ("/v1/chat/completions", "/v1/responses", "/v1/messages"):
+        for path in ("/api/chat", "/v1/chat/completions", "/v1/responses", "/v1/messages"):
             refused = server.post(path, {**ASK, "input": "hi"})
             assert refused.status_code == 503
             assert int(refused.headers["retry-after"]) >= 1
@@ -117,29 +117,33 @@ def test_held_beyond_the_limit_is_503_with_a_time_to_come_back() -> None:
     assert server.ledger.turns == {}
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages", "/api/chat"])
 def test_a_backend_that_dies_in_the_middle_of_a_stream_ends_it_with_an_error_and_the_turn_is_aborted(path: str) -> None:
     policy = ScriptedPolicy("Hello there.")
     policy.break_after = 4
     with serving(policy) as server:
-        found = sse_events(server.post(path, {**ASK, "input": "hi", "stream": True}).text)
-    told = [data for _, data in found if data != "[DONE]"][-1]
+        text = server.post(path, {**ASK, "input": "hi", "stream": True}).text
+    if path == "/api/chat":
+        told = json.loads(text.splitlines()[-1])
+    else:
+        told = [data for _, data in sse_events(text) if data != "[DONE]"][-1]
     assert "engine died" in json.dumps(told)
     assert (server.ledger.last.completion.finish, server.ledger.last.completion.reply.content) == ("aborted", "Hell")
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages", "/api/chat"])
 def test_a_whole_reply_that_loses_its_backend_is_asked_for_once_more(path: str) -> None:
     policy = ScriptedPolicy("Hello there.")
     policy.break_after, policy.breaks = 4, 1
     with serving(policy) as server:
-        answer = server.post(path, {**ASK, "input": "hi"})
+        answer = server.post(path, {**ASK, "input": "hi", "stream": False})
     assert answer.status_code == 200
     assert "Hello there." in answer.text
     aborted, whole = server.ledger.turns.values()
     assert (aborted.completion.finish, whole.completion.finish) == ("aborted", "stop")
     assert answer.headers["x-openclaw-rl-turn"] == whole.id
-    assert whole.id in answer.json()["id"]
+    body = answer.json()
+    assert whole.id in (body["turn"] if path == "/api/chat" else body["id"])
 
 
 def test_a_whole_reply_that_loses_its_backend_twice_is_refused() -> None:

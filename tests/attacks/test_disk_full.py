@@ -24,7 +24,7 @@ from openclaw_rl.store import LedgerReader, ServeLedger
 from openclaw_rl.testing import MemoryLedger, RunningServer, make_turn, serving, wait_until
 from openclaw_rl.views import status as views
 
-WIRES = ("/v1/chat/completions", "/v1/responses", "/v1/messages")
+WIRES = ("/v1/chat/completions", "/v1/responses", "/v1/messages", "/api/chat")
 DOWN = LedgerDown("x cannot be used", why="there is no room left for it", remedy="free some space on its disk")
 
 
@@ -57,17 +57,17 @@ def test_turns_wait_in_their_order_and_are_written_as_soon_as_there_is_room(
         known = server.chat().json()["id"]
         full(book)
         answers = [asks(server, path, stream=stream) for path in WIRES for stream in (False, True)]
-        assert [answer.status_code for answer in answers] == [200] * 6
+        assert [answer.status_code for answer in answers] == [200] * 8
         turns = [answer.headers["x-openclaw-rl-turn"] for answer in answers]
 
         unfit = server.get("/readyz")
         assert (unfit.status_code, unfit.json()["ready"]) == (503, False)
         [reason] = unfit.json()["reasons"]
         assert reason == (
-            "6 answered turns wait for the ledger: there is no room left for it; free some space on its disk"
+            "8 answered turns wait for the ledger: there is no room left for it; free some space on its disk"
         )
         page = server.get("/metrics").text
-        assert "openclaw_rl_turns_waiting 6.0" in page
+        assert "openclaw_rl_turns_waiting 8.0" in page
         assert "openclaw_rl_turns_lost_total 0.0" in page
 
         for turn in (known, turns[0]):

@@ -48,6 +48,10 @@ OUTSIDE = [
     "/v1/models/../turns/t/tokens",
     "/v1/models/../../metrics",
     "/v1/messages/../notes",
+    "/api/chat",
+    "/api/generate",
+    "/api/show",
+    "/api/tags",
     "/v1/chat/completions/../../feedback",
     "/v1/chat/completions%2f..%2f..%2ffeedback",
 ]

@@ -24,11 +24,12 @@ from openclaw_rl.web import parse_json, whole_json
 pytestmark = pytest.mark.slow
 
 ASK = {"messages": [{"role": "user", "content": "hi"}], "input": "hi"}
-WIRES = ("/v1/chat/completions", "/v1/responses", "/v1/messages")
+WIRES = ("/v1/chat/completions", "/v1/responses", "/v1/messages", "/api/chat")
 TOOLS = {
     "/v1/chat/completions": [{"type": "function", "function": {"name": "f"}}],
     "/v1/responses": [{"type": "function", "name": "f"}],
     "/v1/messages": [{"name": "f", "input_schema": {}}],
+    "/api/chat": [{"type": "function", "function": {"name": "f"}}],
 }
 
 
@@ -78,6 +79,10 @@ def spoken(path: str) -> bytes:
                 {{"type": "tool_use", "id": "c{HALF}", "name": "f", "input": {{"a{HALF}": "{HALF}"}}}}]}},
             {{"role": "user", "content": [
                 {{"type": "tool_result", "tool_use_id": "c{HALF}", "content": "{HALF}"}}]}}]""",
+        "/api/chat": f"""[{{"role": "user", "content": "cut {HALF}"}},
+            {{"role": "assistant", "content": "", "thinking": "{HALF}", "tool_calls": [
+                {{"function": {{"name": "f", "arguments": {{"a{HALF}": "{HALF}"}}}}}}]}},
+            {{"role": "tool", "tool_name": "f{HALF}", "content": "{HALF}"}}]""",
     }[path]
     more = f'"chat_template_kwargs": {{"model_identity": "{HALF}"}}, "metadata": {{"m": "{HALF}"}}, "user": "u{HALF}"'
     tools = json.dumps(TOOLS[path]).replace('"f"', f'"f{HALF}", "description": "{HALF}"')
@@ -87,12 +92,14 @@ def spoken(path: str) -> bytes:
 @pytest.mark.parametrize("path", WIRES)
 @pytest.mark.parametrize("stream", [False, True])
 def test_half_a_character_anywhere_loses_no_turn(ledger_path: Path, path: str, stream: bool) -> None:
-    body = spoken(path)[:-1] + (b', "stream": true}' if stream else b"}")
+    body = spoken(path)[:-1] + (b', "stream": true}' if stream else b', "stream": false}')
     with ServeLedger(ledger_path, sync="full") as ledger, serving(ledger=ledger, redact=patterns) as server:
         answer = server.post(path, body)
         assert answer.status_code == 200, answer.text
         if stream:
-            assert "error" not in [name for name, _ in sse_events(answer.text)]
+            names = [] if path == "/api/chat" else [name for name, _ in sse_events(answer.text)]
+            assert "error" not in names
+            assert '{"error"' not in answer.text
         assert "openclaw_rl_turns_lost_total 0.0" in server.get("/metrics").text
     with LedgerReader(ledger_path) as reader:
         assert reader.counts()["turns"] == 1

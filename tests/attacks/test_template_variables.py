@@ -21,6 +21,8 @@ ROADS = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "hi"}]},
     "/v1/responses": {"input": "hi"},
     "/v1/messages": {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 8},
+    "/api/chat": {"messages": [{"role": "user", "content": "hi"}]},
+    "/api/generate": {"prompt": "hi"},
 }
 PARAMETERS = sorted(
     set(inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters) - {"self", "documents", "kwargs"}
@@ -56,7 +58,8 @@ def test_every_parameter_of_the_renderer_is_refused_by_name_with_what_is_allowed
     for name in (*PARAMETERS, "unheard_of", "", "__class__"):
         told = server.post(road, {**ROADS[road], "chat_template_kwargs": {name: True}})
         assert told.status_code == 400, name
-        message = told.json()["error"]["message"]
+        error = told.json()["error"]
+        message = error if isinstance(error, str) else error["message"]
         assert repr(name) in message
         assert "enable_thinking" in message
 

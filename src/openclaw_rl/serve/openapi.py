@@ -1,22 +1,49 @@
-"""The API described in OpenAPI 3.1: request bodies from the very models that parse them, answers from models here."""
+"""The API described in OpenAPI 3.1: request bodies from the very models that parse them, answers from `answer_models`."""
 
 from __future__ import annotations
 
 import functools
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_json_schema
 from pydantic_core import core_schema
 
-from openclaw_rl.serve.control import ControlWord, RunControlRequest
+from openclaw_rl.serve.answer_models import (
+    ChatCompletion,
+    ControlTaken,
+    ErrorAnswer,
+    FeedbackTaken,
+    HealthReport,
+    MessageObject,
+    MessagesError,
+    ModelEntry,
+    ModelList,
+    NoteList,
+    NoteObject,
+    OllamaChatReply,
+    OllamaError,
+    OllamaGenerateReply,
+    OllamaModelDetails,
+    OllamaModels,
+    OllamaVersion,
+    ResponseObject,
+    SessionDeleted,
+    SessionEnded,
+    SessionPaid,
+    TokenCount,
+    TokenObject,
+    TurnTokens,
+)
+from openclaw_rl.serve.control import RunControlRequest
 from openclaw_rl.serve.feedback import FeedbackRequest, RewardRequest
 from openclaw_rl.serve.notes import NoteChangeRequest, NoteDeclineRequest, NoteRequest, NotesSwitchRequest
 from openclaw_rl.serve.sse import dumps
 from openclaw_rl.serve.wire.chat_request import ChatRequest
 from openclaw_rl.serve.wire.messages_request import MessagesRequest
+from openclaw_rl.serve.wire.ollama_request import OllamaChatRequest, OllamaGenerateRequest, OllamaShowRequest
 from openclaw_rl.serve.wire.responses_request import ResponsesRequest
-from openclaw_rl.types import Json, NoteKind, NoteState
+from openclaw_rl.types import Json, NoteState
 
 Schema = dict[str, Json]
 Count = Annotated[int, Field(ge=0)]
@@ -24,167 +51,13 @@ Count = Annotated[int, Field(ge=0)]
 TEXT: Schema = {"type": "string"}
 
 
-class ResponseModel(BaseModel):
-    """An answer: the fields that a client can rely on; there may be more."""
-
-    model_config = ConfigDict(extra="allow")
-
-
-class ChatChoice(ResponseModel):
-    index: Count
-    message: dict[str, Any]
-    finish_reason: str
-
-
-class ChatUsage(ResponseModel):
-    prompt_tokens: Count
-    completion_tokens: Count
-    total_tokens: Count
-
-
-class ChatCompletion(ResponseModel):
-    id: str
-    object: Literal["chat.completion"]
-    created: Count
-    model: str
-    system_fingerprint: str = ""
-    choices: Annotated[list[ChatChoice], Field(min_length=1)]
-    usage: ChatUsage
-    turns: list[str] = []
-
-
-class ResponseObject(ResponseModel):
-    id: str
-    object: Literal["response"]
-    status: str
-    output: list[Any]
-    model: str
-
-
-class MessageObject(ResponseModel):
-    id: str
-    type: Literal["message"]
-    role: Literal["assistant"]
-    content: list[Any]
-    stop_reason: str
-    usage: dict[str, Any]
-
-
-class TokenCount(ResponseModel):
-    input_tokens: Count
-
-
-class FeedbackTaken(ResponseModel):
-    object: Literal["feedback"]
-    turn: str
-    score: float | None = None
-
-
-class SessionPaid(ResponseModel):
-    object: Literal["session.reward"]
-    session: str
-    score: float | None = None
-    failed: str | None = None
-
-
-class SessionEnded(ResponseModel):
-    object: Literal["session.ended"]
-    session: str
-
-
-class SessionDeleted(ResponseModel):
-    object: Literal["session.deleted"]
-    session: str
-    user: str
-    turns: Count
-    notes: Count
-    trained: Count = Field(description="turns that steps had used")
-    versions: list[Count] = Field(description="those that have learned from it: weights do not forget by deletion")
-    message: str
-
-
-class NoteObject(ResponseModel):
-    object: Literal["note"]
-    number: Count
-    user: str
-    kind: NoteKind
-    text: str
-    put: str = Field(description="the words that go into a prompt for it")
-    state: NoteState
-    replaced_by: Count | None = None
-    turn: str | None = None
-    at: float
-
-
-class NoteList(ResponseModel):
-    object: Literal["list"]
-    enabled: bool
-    data: list[NoteObject]
-
-
-class ControlTaken(ResponseModel):
-    object: Literal["control"]
-    command: ControlWord
-    request: Count
-
-
-class TokenObject(ResponseModel):
-    token: Count
-    text: str
-    logprob: float
-
-
-class TurnTokens(ResponseModel):
-    object: Literal["turn.tokens"]
-    turn: str
-    version: Count
-    prompt_tokens: Count
-    reply_tokens: Count
-    reply: list[TokenObject]
-
-
-class ModelEntry(ResponseModel):
-    id: str
-    object: Literal["model"]
-    version: Count = 0
-    context_length: Count = 0
-
-
-class ModelList(ResponseModel):
-    object: Literal["list"]
-    data: list[ModelEntry]
-
-
-class HealthReport(ResponseModel):
-    """What the process says of itself."""
-
-
-class ErrorDetail(ResponseModel):
-    message: str
-    type: str
-    param: str | None = None
-    code: str | None = None
-
-
-class ErrorAnswer(ResponseModel):
-    error: ErrorDetail
-
-
-class MessagesErrorDetail(ResponseModel):
-    type: str
-    message: str
-
-
-class MessagesError(ResponseModel):
-    type: Literal["error"]
-    error: MessagesErrorDetail
-
-
 MODELS: tuple[type[BaseModel], ...] = (
     *(ChatRequest, ResponsesRequest, MessagesRequest, FeedbackRequest, RewardRequest),
     *(NoteRequest, NoteChangeRequest, NoteDeclineRequest, NotesSwitchRequest, NoteObject, NoteList),
     *(ChatCompletion, ResponseObject, MessageObject, TokenCount, FeedbackTaken, SessionPaid, SessionEnded),
     SessionDeleted,
+    *(OllamaChatRequest, OllamaGenerateRequest, OllamaShowRequest, OllamaChatReply, OllamaGenerateReply),
+    *(OllamaModels, OllamaModelDetails, OllamaVersion, OllamaError),
     *(ModelList, ModelEntry, HealthReport, ErrorAnswer, MessagesError),
     *(RunControlRequest, ControlTaken, TurnTokens, TokenObject),
 )
@@ -284,7 +157,9 @@ def _content(schema: str) -> Schema:
 
 def _answers(schema: str, error: str, *, stream: bool = False) -> Schema:
     good = _content(schema)
-    if stream:
+    if stream and error == "OllamaError":
+        good["application/x-ndjson"] = {"schema": TEXT}
+    elif stream:
         good["text/event-stream"] = {"schema": _EVENT}
     errors = {status: {"description": what, "content": _content(error)} for status, what in _ERRORS.items()}
     return {"200": {"description": "the answer", "content": good}, **errors}
@@ -303,8 +178,8 @@ def _post(summary: str, takes: str, gives: str, *, error: str = "Error", stream:
     return {"post": {**operation, "parameters": headers} if stream else operation}
 
 
-def _get(summary: str, gives: str, *, path: str | None = None) -> Schema:
-    operation: Schema = {"summary": summary, "responses": _answers(gives, "Error")}
+def _get(summary: str, gives: str, *, path: str | None = None, error: str = "Error") -> Schema:
+    operation: Schema = {"summary": summary, "responses": _answers(gives, error)}
     return {"get": {**operation, "parameters": [_in_path(path)]} if path else operation}
 
 
@@ -320,6 +195,19 @@ def _with_number(operation: Schema) -> Schema:
 
 def _in_path(name: str) -> Schema:
     return {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+
+
+def _ollama_paths() -> Schema:
+    error = "OllamaError"
+    generate = _post("Reply to one prompt", "OllamaGenerateRequest", "OllamaGenerateReply", error=error, stream=True)
+    return {
+        "/api/chat": _post("Chat", "OllamaChatRequest", "OllamaChatReply", error=error, stream=True),
+        "/api/generate": generate,
+        "/api/show": _post("One model", "OllamaShowRequest", "OllamaModelDetails", error=error),
+        "/api/tags": _get("Known models", "OllamaModels", error=error),
+        "/api/ps": _get("Loaded models", "OllamaModels", error=error),
+        "/api/version": _get("The release of Ollama whose API this follows", "OllamaVersion", error=error),
+    }
 
 
 def _paths() -> Schema:
@@ -351,6 +239,7 @@ def _paths() -> Schema:
         "/v1/responses": _post("Response", "ResponsesRequest", "Response", stream=True),
         "/v1/messages": _post("Message", "MessagesRequest", "Message", error="MessagesError", stream=True),
         "/v1/messages/count_tokens": _post("Token count", "MessagesRequest", "TokenCount", error="MessagesError"),
+        **_ollama_paths(),
         "/v1/feedback": _post("Say what a reply was worth", "FeedbackRequest", "FeedbackTaken"),
         "/v1/sessions/{id}": {"delete": deleted},
         "/v1/sessions/{id}/reward": {"post": paid},
