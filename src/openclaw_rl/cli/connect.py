@@ -118,6 +118,7 @@ _simple("claude-code", "The environment for Claude Code.")
 _simple("codex", "The settings for Codex.")
 _simple("opencode", "The settings for opencode.")
 _simple("openai", "The environment for the OpenAI SDKs and all that read it.")
+_simple("ollama", "The environment for clients of Ollama.")
 
 
 # The command for the page in the browser.

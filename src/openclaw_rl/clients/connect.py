@@ -194,6 +194,14 @@ def _openai(found: ServerInfo, key_env: str | None) -> Recipe:
     )
 
 
+def _ollama(found: ServerInfo, key_env: str | None) -> Recipe:
+    values = {"OLLAMA_HOST": found.root, **({"OLLAMA_API_KEY": _shell_key(key_env)} if key_env else {})}
+    return Recipe(
+        where=f"in the shell that starts your program, or {found.root} as its address; ask for {found.model!r}",
+        text=_exports(values),
+    )
+
+
 def _codex(found: ServerInfo, key_env: str | None) -> Recipe:
     lines = [
         f"model = {json.dumps(found.model)}",
@@ -231,6 +239,7 @@ CLIENTS: Mapping[str, Callable[[ServerInfo, str | None], Recipe]] = {
     "codex": _codex,
     "opencode": _opencode,
     "openai": _openai,
+    "ollama": _ollama,
 }
 
 

@@ -1,11 +1,11 @@
-"""The API described in OpenAPI 3.1: request bodies from the very models that parse them, answers from `answer_models`."""
+"""The API in OpenAPI 3.1: request bodies from the very models that parse them, answers from `answer_models`."""
 
 from __future__ import annotations
 
 import functools
-from typing import Annotated, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_json_schema
 from pydantic_core import core_schema
 
@@ -46,7 +46,6 @@ from openclaw_rl.serve.wire.responses_request import ResponsesRequest
 from openclaw_rl.types import Json, NoteState
 
 Schema = dict[str, Json]
-Count = Annotated[int, Field(ge=0)]
 
 TEXT: Schema = {"type": "string"}
 
