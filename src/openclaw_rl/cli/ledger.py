@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -191,16 +191,44 @@ def _progress(line: str) -> None:
 
 @command()
 @click.option(
-    "--output", "-o", type=click.File("w", encoding="utf-8"), default="-", help="Where to write [default: -]."
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path, allow_dash=True),
+    help="Where to write [default: - for conversations; beside you, named for the version, for weights].",
 )
 @click.option("--training", is_flag=True, help="As a training set: messages, score and hints of each judged turn.")
 @click.option("--tokens", is_flag=True, help="With token ids and log-probs.")
-@sources
-def export(resolved: Resolved, output: Any, training: bool, tokens: bool) -> None:
-    """Write every conversation as JSONL."""
+@click.option("--version", metavar="N", help="Weights instead: of this version, or live.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["peft", "gguf", "merged", "ollama"]),
+    help="Weights instead: a PEFT folder, a GGUF LoRA adapter, a merged GGUF (f16), a folder with it and a Modelfile.",
+)
+@settings(*POLICY)
+def export(
+    resolved: Resolved, output: Path | None, training: bool, tokens: bool, version: str | None, form: str | None
+) -> None:
+    """Write every conversation as JSONL, or a version's weights."""
+    if version is not None or form is not None:
+        if form is None or training or tokens:
+            raise click.UsageError("--version goes with --format alone; --training and --tokens are of conversations")
+        _export_weights(resolved, version or "live", form, output)
+        return
     from openclaw_rl.views import transcripts
 
-    with reader(resolved) as ledger:
+    with reader(resolved) as ledger, click.open_file(str(output or "-"), "w", encoding="utf-8") as file:
         rows = transcripts.training_set(ledger) if training else transcripts.export(ledger, tokens=tokens)
-        count = transcripts.write_lines(rows, output)
+        count = transcripts.write_lines(rows, file)
     click.echo(f"wrote {count} lines", err=True)
+
+
+def _export_weights(resolved: Resolved, version: str, form: str, output: Path | None) -> None:
+    from openclaw_rl.app.exporting import export_version
+
+    if output is not None and str(output) == "-":
+        raise click.UsageError("weights are written to a file or folder, not to -")
+    place = export_version(resolved.config, version, form, output, progress=lambda line: click.echo(line, err=True))
+    click.echo(str(place))
+    if form == "ollama":
+        click.echo(f"ollama create NAME -f {place / 'Modelfile'}", err=True)

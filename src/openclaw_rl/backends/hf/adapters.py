@@ -54,9 +54,8 @@ def _version_model(base: Any, path: Path) -> Any:
 
 
 def _merged(base: Any, path: Path) -> Any:
-    settings = json.loads((path / "adapter_config.json").read_text())
-    _supported(settings, path)
-    pairs = _pairs(path)
+    settings = adapter_settings(path)
+    pairs = adapter_pairs(path)
     shared = {id(tensor): tensor for tensor in (*base.parameters(), *base.buffers())}
     model = copy.deepcopy(base, shared)
     for module_name, (a, b) in pairs.items():
@@ -68,20 +67,23 @@ def _merged(base: Any, path: Path) -> Any:
             raise ModelRefused(
                 f"{path}: the base has no layer {module_name!r}", remedy="is it of another base?"
             ) from error
-        linear.weight = _with_delta(linear.weight, a, b, _scaling(settings, module_name, rank=a.shape[0]))
+        linear.weight = _with_delta(linear.weight, a, b, scaling_of(settings, module_name, rank=a.shape[0]))
     return model
 
 
-def _supported(settings: dict[str, Any], path: Path) -> None:
+def adapter_settings(path: Path) -> dict[str, Any]:
+    """The settings of the adapter in ``path``; raises ModelRefused for one that is no plain LoRA adapter."""
+    settings: dict[str, Any] = json.loads((path / "adapter_config.json").read_text())
     kind = settings.get("peft_type", "LORA")
     odd = [name for name in ("use_dora", "fan_in_fan_out", "modules_to_save", "lora_bias") if settings.get(name)]
     if kind != "LORA" or odd:
         raise ModelRefused(
             f"{path}: cannot merge {kind} with {odd or 'its settings'}", remedy="save a plain LoRA adapter"
         )
+    return settings
 
 
-def _pairs(path: Path) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+def adapter_pairs(path: Path) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
     """A and B of each layer."""
     sides: dict[str, dict[str, torch.Tensor]] = {}
     file = path / "adapter_model.safetensors"
@@ -110,7 +112,8 @@ def _tensor(tensors: Any, key: str) -> torch.Tensor:
     return found.float() * scale.float()
 
 
-def _scaling(settings: dict[str, Any], module: str, *, rank: int) -> float:
+def scaling_of(settings: Mapping[str, Any], module: str, *, rank: int) -> float:
+    """The factor of B A in a layer."""
     alpha = float(settings["lora_alpha"])
     for pattern, value in (settings.get("alpha_pattern") or {}).items():
         if re.match(rf"(.*\.)?({pattern})$", module):
