@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ CHATML = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 SIZES: dict[str, Any] = {
-    "vocab_size": 259,
+    "vocab_size": 260,
     "hidden_size": 64,
     "intermediate_size": 96,
     "num_hidden_layers": 2,
@@ -53,8 +53,17 @@ def folder(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
         if name.endswith("bias"):
             torch.nn.init.normal_(weight, std=0.5)
     model.save_pretrained(tmp_path / "base")
-    byte_tokenizer(CHATML).save_pretrained(tmp_path / "base")
+    save_tokenizer(tmp_path / "base")
     return tmp_path / "base"
+
+
+def save_tokenizer(folder: Path, template: str = CHATML) -> None:
+    """One token per byte, and one of two bytes: llama.cpp wants something to merge."""
+    byte_tokenizer(template).save_pretrained(folder)
+    described = json.loads((folder / "tokenizer.json").read_text())
+    described["model"]["vocab"]["ab"] = 259
+    described["model"]["merges"] = [["a", "b"]]
+    (folder / "tokenizer.json").write_text(json.dumps(described))
 
 
 def adapter(folder: Path, model: Any, *, alpha: float = 8, strength: float = 0.3, **settings: Any) -> Path:
@@ -176,7 +185,7 @@ def test_a_folder_for_ollama_holds_the_model_and_a_modelfile(folder: Path, expor
 
 
 def test_another_template_is_left_to_ollama(folder: Path, export: Export) -> None:
-    byte_tokenizer("{% for m in messages %}{{ m.content }}{% endfor %}").save_pretrained(folder)
+    save_tokenizer(folder, "{% for m in messages %}{{ m.content }}{% endfor %}")
     text = (export("ollama", folder, None) / "Modelfile").read_text()
     assert text == "FROM ./model.gguf\nPARAMETER temperature 0.7\nPARAMETER top_p 0.9\n"
 
@@ -194,7 +203,7 @@ def test_a_version_without_an_adapter_is_refused(folder: Path, tmp_path: Path, e
 
 def test_an_architecture_without_names_is_refused_and_leaves_nothing(tmp_path: Path, export: Export) -> None:
     random_model("granite", **SIZES).save_pretrained(tmp_path / "odd")
-    byte_tokenizer(CHATML).save_pretrained(tmp_path / "odd")
+    save_tokenizer(tmp_path / "odd")
     for form in ("merged", "ollama"):
         with pytest.raises(ModelRefused, match="'granite' cannot be written as GGUF.*--format peft"):
             export(form, tmp_path / "odd", None)
@@ -221,11 +230,13 @@ def test_ways_of_splitting_have_llama_cpps_names() -> None:
 
 
 @pytest.fixture
-def llama_cpp() -> Iterator[Callable[..., list[int]]]:
+def llama_cpp() -> Callable[..., list[int]]:
     """Runs llama.cpp's own server in this process: greedy tokens after a prompt of tokens."""
     xllamacpp = pytest.importorskip("xllamacpp", reason="llama.cpp is not installed: pip install xllamacpp")
 
-    def greedy(model: Path, prompt: list[int], *, count: int, lora: Path | None = None) -> list[int]:
+    def greedy(
+        model: Path, prompt: list[int], *, count: int, lora: Path | None = None, banned: Sequence[int] = ()
+    ) -> list[int]:
         params = xllamacpp.CommonParams()
         params.model.path = str(model)
         params.n_ctx, params.n_parallel, params.warmup = 512, 1, False
@@ -234,16 +245,16 @@ def llama_cpp() -> Iterator[Callable[..., list[int]]]:
         if lora is not None:
             params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(str(lora), 1.0)]
         server = xllamacpp.Server(params)
-        ask = {"prompt": prompt, "n_predict": count, "temperature": 0, "return_tokens": True, "ignore_eos": True}
-        answer = server.handle_completions(json.dumps({**ask, "cache_prompt": False}))
-        told = json.loads(answer) if isinstance(answer, str | bytes) else answer
-        assert "tokens" in told, told
-        return [int(token) for token in told["tokens"]]
+        ask = {"prompt": prompt, "max_tokens": count, "temperature": 0, "ignore_eos": True, "logprobs": 1}
+        bias = [[token, False] for token in banned]
+        answer = server.handle_completions({**ask, "cache_prompt": False, "logit_bias": bias})
+        assert "choices" in answer, answer
+        return [int(token["id"]) for token in answer["choices"][0]["logprobs"]["content"]]
 
-    yield greedy
+    return greedy
 
 
-def ours(model: Any, prompt: list[int], *, count: int) -> list[int]:
+def ours(model: Any, prompt: list[int], *, count: int, banned: Sequence[int] = ()) -> list[int]:
     with torch.inference_mode():
         out = model.generate(
             torch.tensor([prompt]),
@@ -251,6 +262,7 @@ def ours(model: Any, prompt: list[int], *, count: int) -> list[int]:
             max_new_tokens=count,
             min_new_tokens=count,
             do_sample=False,
+            suppress_tokens=[*banned] or None,
             pad_token_id=0,
         )
     return [int(token) for token in out[0, len(prompt) :]]
@@ -263,13 +275,16 @@ def test_llama_cpp_continues_as_we_do(
 ) -> None:
     base = loaded(folder).model
     version = adapter(tmp_path / "version", base)
+    vocabulary = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
+    odd = [number for text, number in vocabulary.items() if not text.isascii()]  # llama.cpp reports whole characters
     prompt = [number * 7 % 250 + 5 for number in range(12)]
-    wanted = ours(version_model(base, str(version)), prompt, count=16)
-    assert wanted != ours(base, prompt, count=16), "the adapter counts"
+    asked: dict[str, Any] = {"prompt": prompt, "count": 16, "banned": [*odd, *range(3)]}
+    before, wanted = ours(base, **asked), ours(version_model(base, str(version)), **asked)
+    assert wanted != before, "the adapter counts"
     plain = export("merged", folder, None, "plain.gguf")
-    assert llama_cpp(plain, prompt, count=16) == ours(base, prompt, count=16)
-    assert llama_cpp(export("merged", folder, version, "merged.gguf"), prompt, count=16) == wanted
-    assert llama_cpp(plain, prompt, count=16, lora=export("gguf", folder, version, "lora.gguf")) == wanted
+    assert llama_cpp(plain, **asked) == before
+    assert llama_cpp(export("merged", folder, version, "merged.gguf"), **asked) == wanted
+    assert llama_cpp(plain, **asked, lora=export("gguf", folder, version, "lora.gguf")) == wanted
 
 
 @pytest.mark.slow
@@ -277,7 +292,7 @@ def test_llama_cpp_runs_the_embedded_model_with_an_adapter(
     tmp_path: Path, export: Export, llama_cpp: Callable[..., list[int]]
 ) -> None:
     model = loaded(EMBEDDED)
-    version = adapter(tmp_path / "version", model.model, alpha=4, strength=0.02)
+    version = adapter(tmp_path / "version", model.model, alpha=8, strength=0.06)
     talk = [{"role": "user", "content": "What is tea?"}]
     prompt = model.tokenizer.apply_chat_template(talk, add_generation_prompt=True, return_dict=False)
     wanted = ours(version_model(model.model, str(version)), prompt, count=24)

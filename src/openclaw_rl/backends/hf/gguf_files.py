@@ -114,7 +114,7 @@ def write_model(model: Any, folder: Path, target: Path, *, name: str, template: 
     if reader is not None:
         _copy_metadata(reader, writer)
     else:
-        _write_sizes(writer, layout, config, name)
+        _write_sizes(writer, config, name)
         _write_tokenizer(writer, folder, config.vocab_size, template)
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16)
     names = dict(_tensors(model, layout))
@@ -157,7 +157,7 @@ def _copy_metadata(reader: Any, writer: Any) -> None:
             writer.add_key_value(field.name, field.contents(), field.types[0], sub_type=inner)
 
 
-def _write_sizes(writer: Any, layout: TensorLayout, config: Any, name: str) -> None:
+def _write_sizes(writer: Any, config: Any, name: str) -> None:
     rope = getattr(config, "rope_parameters", None) or {}
     if rope.get("rope_type", "default") != "default":
         raise ModelRefused(f"positions of type {rope['rope_type']!r} cannot be written as GGUF", remedy=CONVERTER)
@@ -191,7 +191,7 @@ def _write_tokenizer(writer: Any, folder: Path, size: int, template: str) -> Non
     described: dict[str, Any] = json.loads(file.read_text("utf-8")) if file.is_file() else {}
     made = described.get("model") or {}
     split = split_of(described.get("pre_tokenizer"))
-    if made.get("type") != "BPE" or made.get("byte_fallback") or split is None:
+    if made.get("type") != "BPE" or made.get("byte_fallback") or not made.get("merges") or split is None:
         raise ModelRefused("llama.cpp's name for this model's tokenizer is not known", remedy=CONVERTER)
     tokens = [f"[PAD{number}]" for number in range(size)]
     kinds = [gguf.TokenType.UNUSED] * size
