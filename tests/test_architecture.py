@@ -24,6 +24,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("serve", "collect", "judge", "train", "versions", "gate", "notes", "views", "backends", "envs", "clients", "page"),
     ("app",),
     ("evals", "experiments"),
+    ("run",),
     ("cli", "testing", "__init__", "__main__"),
 )
 """every room, from the ground up: arrows run down only"""
@@ -64,9 +65,10 @@ ALLOWED: dict[str, set[str]] = {
     "evals": {room for floor in FLOORS[:6] for room in floor} - {"backends", "train", "judge", "collect", "serve"},
     "experiments": {room for floor in FLOORS[:6] for room in floor}
     - {"backends", "train", "judge", "collect", "serve"},
+    "run": {room for floor in FLOORS[:7] for room in floor} - {"backends", "train", "judge", "collect", "serve"},
     "cli": {room for floor in FLOORS[:7] for room in floor} - {"backends"},
     "testing": {room for floor in FLOORS[:6] for room in floor},
-    "__init__": GROUND | {"store", "config", "plugins"},
+    "__init__": GROUND | {"store", "config", "plugins", "clients", "run"},
     "__main__": {"cli"},
 }
 

@@ -86,12 +86,14 @@ _OTHER_SERVER = "give the address that 'openclaw-rl up' prints, with /v1 at its 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiReply:
-    """A whole reply: the turn behind it, the version that answered, None where a server names none, and its seconds."""
+    """A whole reply: the turn behind it, the version that answered, None where a server names none, and its seconds;
+    the numbers of the notes in its prompt."""
 
     turn: str
     message: Message
     version: int | None
     seconds: float
+    notes: tuple[int, ...] = ()
 
     @property
     def text(self) -> str:
@@ -245,7 +247,8 @@ class ApiClient:
                 f"the answer of {response.url} is no chat completion: {type(error).__name__}: {error}",
                 remedy=_OTHER_SERVER,
             ) from error
-        return ApiReply(turn=turn, message=message, version=_version(response), seconds=time.monotonic() - began)
+        took = time.monotonic() - began
+        return ApiReply(turn=turn, message=message, version=_version(response), notes=_notes(response), seconds=took)
 
     @asynccontextmanager
     async def stream(

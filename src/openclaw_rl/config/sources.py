@@ -65,13 +65,14 @@ def load(
     preset: str | None = None,
     sets: Sequence[str] = (),
     flags: Mapping[str, str | bool | float | int] | None = None,
+    values: Mapping[str, object] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Resolved:
     """The settings from all their sources; raises ConfigError that lists everything wrong.
 
     ``preset`` may be several with commas between them, of which a later one wins. ``file`` None means openclaw-rl.toml
     in the working directory if there is one. ``flags`` are keyed by their names (``{"--port": 8000}``) and are taken
-    after ``sets``.
+    after ``sets``. ``values`` are keyed by dotted paths, have types of their own, and are taken last.
     """
     draft = _Draft()
     environ = os.environ if environ is None else environ
@@ -86,6 +87,8 @@ def load(
         draft.take(path, environ[name].strip(), f"environment {name}", text=True)
     _take_sets(draft, sets)
     _take_flags(draft, flags or {})
+    for path, value in (values or {}).items():
+        draft.take(path, value, "argument")
     return draft.resolve(known, file, environ)
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from openclaw_rl.config import Config
 from openclaw_rl.experiments import charts
 from openclaw_rl.experiments.demo_server import POLL, DemoServer, Progress, demo_settings, serving
-from openclaw_rl.experiments.results import HeldOutRates, measure, relevance_kept
+from openclaw_rl.experiments.results import HeldOutRates, measure, note_curves, relevance_kept
 from openclaw_rl.experiments.sessions import (
     SimulatedTurn,
     SimulatedUser,
@@ -125,19 +125,8 @@ class DemoReport:
         }
 
     def curves(self) -> dict[str, list[tuple[int, float]]]:
-        """By rehearsal steps, the share of replies without the note that do what it asks, on prompts held back from
-        them and of those that were sampled to be rehearsed; where no program knows, the share of the first KL left."""
-        held, sampled, apart, before = *(list[tuple[int, float]]() for _ in range(3)), 0
-        first = max((row["kl"][0] for row in self.rehearsals[:1]), default=0.0) or 1.0
-        for row in self.rehearsals:
-            at = [before + step for step in row["measured_after"]]
-            held += [
-                (step, met / row["held_back"]) for step, met in zip(at, row["met"], strict=True) if met is not None
-            ]
-            sampled += [(before + step, met / count) for step, met, count in row["sampled"]]
-            apart += [(step, min(1.0, kl / first)) for step, kl in zip(at, row["kl"], strict=True)]
-            before += row["steps"]
-        return {"held-back prompts": held, "rehearsed prompts": sampled} if held else {"distance left": apart}
+        """How the note was learned, by rehearsal steps."""
+        return note_curves(self.rehearsals)
 
     def chart(self) -> str:
         """The curve as SVG, with the held-out rates."""

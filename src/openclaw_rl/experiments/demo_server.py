@@ -133,8 +133,8 @@ def demo_settings(config: Config, *, tokens: int) -> Config:
 
 
 @asynccontextmanager
-async def serving(config: Config) -> AsyncIterator[DemoServer]:
-    """The whole app on its port, as `up` runs it; ended properly."""
+async def serving(config: Config, *, agent: str = "simulated-user") -> AsyncIterator[DemoServer]:
+    """The whole app on its port, as `up` runs it; ended properly. ``agent`` names its client."""
     from openclaw_rl.clients.api import ApiClient
 
     app, stop = App(config), asyncio.Event()
@@ -145,7 +145,7 @@ async def serving(config: Config) -> AsyncIterator[DemoServer]:
         url = await _unless_ended(running, address)
         await _unless_ended(running, asyncio.ensure_future(app.ready.wait()))
         key = next(iter(api_keys(config)), None)
-        async with ApiClient(url, key=key, agent="simulated-user") as client:
+        async with ApiClient(url, key=key, agent=agent) as client:
             with LedgerReader(ledger_place(config)) as reader:
                 yield DemoServer(config=config, policy=app.policy, client=client, reader=reader)
     finally:

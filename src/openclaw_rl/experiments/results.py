@@ -152,6 +152,20 @@ def sessions_until(met: Sequence[bool], *, run: int = RUN) -> int | None:
     return None
 
 
+def note_curves(rehearsals: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[int, float]]]:
+    """By rehearsal steps, the share of replies without the note that do what it asks, on prompts held back from
+    them and of those that were sampled to be rehearsed; where no program knows, the share of the first KL left."""
+    held, sampled, apart, before = *(list[tuple[int, float]]() for _ in range(3)), 0
+    first = max((row["kl"][0] for row in rehearsals[:1]), default=0.0) or 1.0
+    for row in rehearsals:
+        at = [before + step for step in row["measured_after"]]
+        held += [(step, met / row["held_back"]) for step, met in zip(at, row["met"], strict=True) if met is not None]
+        sampled += [(before + step, met / count) for step, met, count in row["sampled"]]
+        apart += [(step, min(1.0, kl / first)) for step, kl in zip(at, row["kl"], strict=True)]
+        before += row["steps"]
+    return {"held-back prompts": held, "rehearsed prompts": sampled} if held else {"distance left": apart}
+
+
 def curve(turns: Iterable[SimulatedTurn], *, window: int = 8) -> list[tuple[int, float]]:
     """The share of the last ``window`` first replies that met the preference, by how many had been read."""
     met = [turn.met for turn in turns if turn.round == 0]
