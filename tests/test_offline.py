@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from openclaw_rl.app.operations import Summary, data_files, train_from
+from openclaw_rl.app.application import App
+from openclaw_rl.app.operations import Summary, train_from
+from openclaw_rl.app.recorded import data_files
 from openclaw_rl.backends.fake import read_rules, read_turns
 from openclaw_rl.cli import cli
 from openclaw_rl.config import load
 from openclaw_rl.errors import ConfigError, LedgerHeld
 from openclaw_rl.store import ImportLedger, LedgerReader, TrainLedger
+from openclaw_rl.testing import fake_config, ticking_app
 from openclaw_rl.train import records
 from openclaw_rl.versions import LiveVersions
 from openclaw_rl.views import transcripts
@@ -274,3 +277,51 @@ def test_a_folder_without_conversations_is_refused(tmp_path: Path) -> None:
         data_files([tmp_path])
     with pytest.raises(ConfigError, match="there is no file .*give the path of a JSON or JSONL file, or a folder"):
         data_files([tmp_path / "none"])
+
+
+# --- beside a run that serves
+
+
+async def test_files_are_read_while_the_run_serves_a_batch_at_a_time_with_the_newest_version(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.jsonl", *(talk(f"s{number}", WISH) for number in range(5)))
+    async with ticking_app(tmp_path / "run", "train.batch_size=2", f"train.data={file}") as run:
+        recorded = run.app.loops["recorded"]
+        assert [await recorded.tick() for _ in range(4)] == [1, 1, 0, 0], "two turns wait to be trained"
+        answer = await run.ask("Tell me about rain")
+        assert answer["choices"], "and the server answers"
+        await run.app.finish()
+        turns = [run.ledger.turn(id) for number in range(5) for id in run.ledger.session(f"s{number}", "default")]
+        assert [turn.completion.version for turn in turns] == [0, 0, 1, 1, 2]
+        assert LiveVersions(run.ledger).live().number == 2, "the fifth waits for a batch"  # type: ignore[union-attr]
+        with ImportLedger(tmp_path / "run" / "ledger.db", sync="normal"):
+            pass  # all is read, so another import may begin
+    async with ticking_app(tmp_path / "run", f"train.data={file}") as run:
+        assert await run.app.loops["recorded"].tick() == 0
+        await run.app.finish()
+        assert run.ledger.counts()["turns"] == 6, "nothing is read twice"
+
+
+async def test_a_run_that_ends_while_it_reads_goes_on_there(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.jsonl", *(talk(f"s{number}", WISH) for number in range(3)))
+    async with ticking_app(tmp_path / "run", f"train.data={file}") as run:
+        assert await run.app.loops["recorded"].tick() == 1
+    async with ticking_app(tmp_path / "run", f"train.data={file}") as run:
+        await run.app.finish()
+        assert run.ledger.counts()["turns"] == 3
+
+
+async def test_a_file_that_cannot_be_read_fails_its_loop_alone_and_is_read_once_it_can_be(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.jsonl", talk("one", WISH))
+    async with ticking_app(tmp_path / "run", f"train.data={file}") as run:
+        recorded = run.app.loops["recorded"]
+        file.rename(tmp_path / "b.jsonl")
+        with pytest.raises(FileNotFoundError):
+            await recorded.tick()
+        (tmp_path / "b.jsonl").rename(file)
+        assert await recorded.tick() == 1
+
+
+def test_data_that_is_not_there_refuses_the_start(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="train.data: there is no file"):
+        App(fake_config(tmp_path / "run", f"train.data={tmp_path}/none.jsonl"))
+    App(fake_config(tmp_path / "run", f"train.data={tmp_path}/none.jsonl"), loops=("serve",)).close()

@@ -45,6 +45,7 @@ from openclaw_rl.app.factories import (
 )
 from openclaw_rl.app.judges import build_judge, judge_loop_settings, judges_itself, running
 from openclaw_rl.app.notes import note_taker, standing_notes
+from openclaw_rl.app.recorded import RecordedLoop, recorded_loop
 from openclaw_rl.app.runner import LoopRunner, LoopWakes, drain
 from openclaw_rl.config import Config
 from openclaw_rl.judge.parts import at_work
@@ -115,12 +116,16 @@ class App:
         self._wakes = LoopWakes(ledger_place(config), self.names)
         self._recorder: Recorder | None = None
         self._own_policy: LazyPolicy | None = None
+        self._recorded: RecordedLoop | None = None
         self.api: Any = None
         self.judge: Judge | None = None
         try:
             self.loops: dict[str, Loop] = {name: self._build_loop(name) for name in self.names}
             if "serve" in loops:
                 self.api = self._build_api()
+            if config.train.data and {*LOOPS} <= {*loops} and self.policy is not None:
+                self._recorded = recorded_loop(config, ledger_place(config), self.policy)
+                self.loops[self._recorded.name] = self._recorded
         except BaseException:
             self.close()
             raise
@@ -351,7 +356,7 @@ class App:
             await self._stop()
 
     async def _stop(self) -> None:
-        for part in (self.trainer, self.policy, self._own_policy):
+        for part in (self._recorded, self.trainer, self.policy, self._own_policy):
             if part is not None:
                 await part.stop()
         if self._recorder is not None:

@@ -4,76 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from openclaw_rl.app.application import App, full_batches_only, ledger_place
 from openclaw_rl.app.factories import running_policy
 from openclaw_rl.app.judges import asks_policy, build_judge, hint_limits, running
+from openclaw_rl.app.recorded import data_files, unread_by_rules
 from openclaw_rl.config import Config
-from openclaw_rl.errors import ConfigError, LedgerError, LedgerHeld
-from openclaw_rl.ports import Case, Policy
-from openclaw_rl.store import ImportLedger, LedgerReader, TrainLedger, exists, submit_request
+from openclaw_rl.errors import LedgerError, LedgerHeld
+from openclaw_rl.ports import Policy
+from openclaw_rl.store import ImportLedger, LedgerReader, TrainLedger, submit_request
 from openclaw_rl.train.loop import TrainLoop
 from openclaw_rl.train.steps import figures
-from openclaw_rl.types import ImportRecord, Turn, Version
+from openclaw_rl.types import Version
 from openclaw_rl.versions import LiveVersions, VersionManager
 from openclaw_rl.views import transcripts
-from openclaw_rl.views.transcripts import ImportReport, Unread, import_file, new_turns
-
-# Files of recorded conversations: which they are, what is new in them, and what of them gets no verdict.
-
-_SUFFIXES: Final = (".json", ".jsonl")
-
-
-def data_files(paths: Sequence[Path]) -> list[Path]:
-    """The files that ``train.data`` names, those of a folder in order; raises ConfigError where there is none."""
-    return [file for path in paths for file in _files(path)]
-
-
-def _files(path: Path) -> Iterator[Path]:
-    if path.is_file():
-        yield path
-        return
-    if not path.is_dir():
-        raise ConfigError(
-            f"train.data: there is no file {path}", remedy="give the path of a JSON or JSONL file, or a folder of them"
-        )
-    found = sorted(file for file in path.rglob("*") if file.suffix in _SUFFIXES and file.is_file())
-    if not found:
-        raise ConfigError(
-            f"train.data: the folder {path} holds no .json or .jsonl file", remedy="see docs/conversations.md"
-        )
-    yield from found
-
-
-def holds_something_new(config: Config, files: Sequence[Path], *, user: str) -> bool:
-    """Whether any of the files has a turn that this run does not know yet."""
-    place = ledger_place(config)
-    if not exists(place):
-        return True
-    with LedgerReader(place) as ledger:
-        return any(new_turns(ledger, file, user=user) for file in files)
-
-
-def unread_by_rules(config: Config) -> Unread:
-    """Why a recorded turn gets no verdict from what it holds; a judge model may still read it."""
-    from openclaw_rl.collect.loop import from_record
-    from openclaw_rl.judge.custom import reaction_of
-    from openclaw_rl.judge.evidence import decide
-
-    limits = hint_limits(config)
-
-    def unread(turn: Turn, record: ImportRecord) -> str | None:
-        case = Case(turn=turn, outcome=from_record(record, at=turn.at))
-        if decide(case, limits=limits) is not None:
-            return None
-        reaction = reaction_of(case)
-        return reaction.note if reaction.score is None and not reaction.hints else None
-
-    return unread
+from openclaw_rl.views.transcripts import ImportReport, import_file
 
 
 async def import_files(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,8 +26,8 @@ DEFAULT_USER = "default"
 def up(resolved: Resolved, no_page: bool, cluster: str | None) -> None:
     """Serve, collect, judge and train in one process.
 
-    Recorded conversations (train.data, DATA_PATH) are read and trained on first, once. With --cluster each loop is a
-    process of its own, on the node that Ray chooses.
+    Recorded conversations (train.data, DATA_PATH) are read and trained on beside that, once. With --cluster each loop
+    is a process of its own, on the node that Ray chooses.
     """
     _begin(resolved)
     if cluster is not None:
@@ -36,7 +35,6 @@ def up(resolved: Resolved, no_page: bool, cluster: str | None) -> None:
 
         run_on_cluster(resolved.config, cluster, say=lambda line: click.echo(line, err=True))
         return
-    _train_first(resolved)
     _run(resolved, None, with_page=resolved.config.page.enabled and not no_page)
 
 
@@ -168,21 +166,6 @@ def _train_from(resolved: Resolved, files: Sequence[Path], user: str) -> None:
         click.secho(f"the gate has not ruled on version {done.undecided} yet: run this again", fg="yellow", err=True)
     if not done.whole:
         raise click.exceptions.Exit(1)
-
-
-def _train_first(resolved: Resolved) -> None:
-    """What `up` does with recorded conversations before it serves; what is wrong with a record holds nothing up."""
-    from openclaw_rl.app.operations import data_files, holds_something_new
-
-    files = data_files(resolved.config.train.data)
-    if not files:
-        return
-    if not holds_something_new(resolved.config, files, user=DEFAULT_USER):
-        click.echo(f"train.data     {len(files)} files, all of them read before", err=True)
-        return
-    click.echo(f"train.data     {len(files)} files are read and trained on first; stopped, it goes on there", err=True)
-    with contextlib.suppress(click.exceptions.Exit):
-        _train_from(resolved, files, DEFAULT_USER)
 
 
 def _run(resolved: Resolved, only: Writer | None, *, once: bool = False, with_page: bool = False) -> None:

@@ -222,7 +222,7 @@ class TrainSection(Section):
     rollout: Plugin | None = Field(default=None, description="custom rollout function, a plugin")
     data: tuple[Location, ...] = Field(
         default=(),
-        description="files or folders of conversations: 'up' trains on them before it serves, 'train' on them alone",
+        description="files or folders of conversations: 'up' trains on them while it serves, 'train' on them alone",
     )
     max_lag: int = Field(default=4, ge=0, le=10_000, description="versions a sample may be behind")
     train_truncated: bool = Field(default=False, description="also train replies cut off by their token limit")

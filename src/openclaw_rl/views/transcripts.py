@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, Protocol, TypeAlias
@@ -168,6 +168,22 @@ async def import_file(
     report = ImportReport()
     if strict:
         _check_all(path)
+    async for _ in read_conversations(ledger, path, policy, report, user=user, unread=unread):
+        if progress is not None:
+            await progress(report)
+    return report
+
+
+async def read_conversations(
+    ledger: ImportLedger,
+    path: Path,
+    policy: Scorer,
+    report: ImportReport,
+    *,
+    user: str,
+    unread: Unread | None = None,
+) -> AsyncIterator[list[str]]:
+    """Read conversations into the ledger one at a time: after each, its turns that were new, counted in ``report``."""
     with path.open(encoding="utf-8", errors="surrogateescape") as file:
         for record in records(file):
             try:
@@ -187,22 +203,7 @@ async def import_file(
             report.known += len(found) - len(rows)
             if unread is not None:
                 report.count_verdicts(rows, unread)
-            if progress is not None:
-                await progress(report)
-    return report
-
-
-def new_turns(ledger: LedgerReader, path: Path, *, user: str) -> bool:
-    """Whether a file holds a turn that the ledger does not know, or a record that cannot be read."""
-    with path.open(encoding="utf-8", errors="surrogateescape") as file:
-        for record in records(file):
-            try:
-                session, turns = parse(record)
-            except ImportRefused:
-                return True
-            if not all(ledger.has_turn(turn_id(user, session, index, turn)) for index, turn in enumerate(turns)):
-                return True
-    return False
+            yield list(new)
 
 
 def turn_id(user: str, session: str, index: int, turn: RecordedTurn) -> str:
