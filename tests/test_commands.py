@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from shutil import copytree, ignore_patterns
 
 import httpx2
 import pytest
@@ -24,6 +25,7 @@ from configs import refused
 from openclaw_rl.app.devices import GpuLayout, gpu_layout
 from openclaw_rl.cli import cli
 from openclaw_rl.config import Resolved, load
+from openclaw_rl.envs.toolcall.tools_config import read_tools_config
 from openclaw_rl.store import LedgerReader
 from openclaw_rl.testing import wait_until
 from openclaw_rl.versions import LiveVersions
@@ -279,6 +281,109 @@ def test_what_is_trained_here_cannot_be_served_in_the_cloud_nor_the_other_way_wi
     assert "tml-1" not in said
     said = typed("up", "--backend", "local", "--set", "train.backend=tinker", **cloud)
     assert "train.backend = tinker trains elsewhere, but policy.backend = local serves here" in said
+
+
+# --- from the repository's root, as typed there
+
+
+@pytest.fixture
+def root(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory: all that lies in the repository's root, without what a run would leave there."""
+    folder = tmp_path_factory.mktemp("root")
+    for each in LAUNCH.parents[1].iterdir():
+        if not each.name.startswith(".") and each.name not in ("logs", "build", "dist"):
+            (folder / each.name).symlink_to(each)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def folder_of(script: str) -> str:
+    """The folder in which the field has a script."""
+    method = script.removesuffix(".sh").partition("openclaw_")[2]
+    return {"rl": "openclaw-rl", "opd": "openclaw-opd"}.get(method, "openclaw-combine")
+
+
+TYPED = {
+    **{f"{folder_of(script)}/{script}": "which model is it?" for script in SCRIPTS if "_7b_" in script},
+    "terminal-rl/run_terminal_rl.sh --backend none": "no policy called 'none'",
+    "gui-rl/run_gui_rl.sh --backend none": "no policy called 'none'",
+    "toolcall-rl/run_toolcall_rl.sh --backend none": "no policy called 'none'",
+    "swe-rl/run_swe_rl.sh": "env.swe_bench_path is not set; set SWE_BENCH_PATH",
+    "openclaw-test/run_eval.sh --eval-tasks magic": "magic",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", TYPED)
+def test_a_script_is_found_where_the_field_has_it(line: str, root: Path) -> None:
+    shell = Shell()
+    assert TYPED[line] in shell.run(f"bash {line}")
+    assert shell.code in (1, 2)
+
+
+@pytest.mark.slow
+def test_a_launch_line_typed_in_the_root_serves(root: Path, shell: Shell) -> None:
+    shell.environ |= exported("export MODEL_PATH=./qwen3-7b CKPT_SAVE_DIR=./checkpoints")
+    url = shell.serve("bash openclaw-opd/run_qwen3_7b_openclaw_opd.sh")
+    assert httpx2.get(f"{url}/models").status_code == 200
+    assert Path("checkpoints/run/ledger.db").is_file()
+
+
+@pytest.mark.slow
+def test_the_server_module_of_the_field_serves(root: Path, shell: Shell) -> None:
+    flags = SERVE.removeprefix("serve ").replace("$BASE_MODEL_PATH", "m").replace("$OPENCLAW_PORT", "0")
+    url = shell.serve(f"{sys.executable} -m openclaw.server {flags.replace('sglang', 'fake')}")
+    assert httpx2.get(f"{url}/models").status_code == 200
+    assert Path("rl_buffer/ledger.db").is_file()
+
+
+def test_the_server_module_has_the_help_of_serve() -> None:
+    words = [sys.executable, "-m", "openclaw.server", "--help"]
+    done = subprocess.run(words, env=Shell().environ, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("Usage: python -m openclaw.server [OPTIONS]\n\n  Run the API alone.")
+
+
+def test_the_tools_file_of_the_field_is_the_example_with_its_tools_and_tasks(root: Path) -> None:
+    found = read_tools_config(Path("toolcall-rl/tools_config.json"))
+    assert len(found.tools) == 2
+    assert found.tasks == LAUNCH.parents[1] / "examples" / "toolcall" / "tasks.jsonl"
+
+
+@pytest.mark.slow
+def test_the_launcher_of_slime_starts_what_it_means_and_says_the_line_where_it_cannot(root: Path, shell: Shell) -> None:
+    line = f"{sys.executable} slime/train.py --hf-checkpoint ./m --save=./out --n-samples-per-prompt 8 --rollout-temperature 0.9"
+    ours = "openclaw-rl up --model-path ./m --save-dir ./out --num-rollouts-per-prompt 8 --set policy.sampling.temperature=0.9"
+    said = shell.run(f"{line} --colocate --tensor-model-parallel-size 2")
+    assert (shell.code, said) == (
+        2,
+        "error: --colocate, --tensor-model-parallel-size: no meaning here (docs/coming-from.md); type instead:"
+        f" {ours}\n",
+    )
+    shell.serve(f"{line} --run-dir run")
+    assert f"note: this is {ours} --run-dir run\n" in shell.said
+    assert Path("run/ledger.db").is_file()
+
+
+@pytest.mark.slow
+def test_the_requirements_are_this_checkout(tmp_path: Path) -> None:
+    ours = LAUNCH.parents[1]
+    copytree(ours / "src", tmp_path / "src", ignore=ignore_patterns("__pycache__", "*.egg-info"))
+    for name in ("requirements.txt", "pyproject.toml", "README.md", "LICENSE"):
+        (tmp_path / name).write_bytes((ours / name).read_bytes())
+    words = [
+        "-m",
+        "pip",
+        "install",
+        "--dry-run",
+        "--no-index",
+        "--no-deps",
+        "--no-build-isolation",
+        "-r",
+        "requirements.txt",
+    ]
+    done = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Would install openclaw-rl-" in done.stdout
 
 
 # --- settings

@@ -2,7 +2,7 @@
 # The command openclaw-rl: with $PYTHON, else of this checkout's environment, else as it is installed.
 set -eu
 
-root=$(cd "$(dirname "$0")/../.." && pwd)
+root=$(cd -P "$(dirname "$0")" && cd ../.. && pwd)
 if [ -n "${PYTHON:-}" ]; then
     exec "$PYTHON" -m openclaw_rl "$@"
 elif [ -x "$root/.venv/bin/python" ]; then

@@ -7,7 +7,7 @@
 # its log. --rl-buffer-dir or --run-dir says otherwise, and then no log is linked here.
 set -eu
 
-folder=$(cd "$(dirname "$0")" && pwd)
+folder=$(cd -P "$(dirname "$0")" && pwd)
 name=$1 presets=$2
 shift 2
 

@@ -247,12 +247,11 @@ def read_tools_config(path: Path) -> ToolsConfig:
     steps = found.get("steps", 8)
     if not isinstance(steps, int) or steps < 1:
         raise ConfigError(f"{path}: steps is {steps!r}", remedy="a whole number from 1 up")
+    folder = path.resolve().parent  # of the file itself, where a link leads to it
     tools = [
-        tool
-        for number, each in enumerate(found["tools"])
-        for tool in _tools(each, path.parent, f"{path}: tools[{number}]")
+        tool for number, each in enumerate(found["tools"]) for tool in _tools(each, folder, f"{path}: tools[{number}]")
     ]
-    return ToolsConfig(tools=tools, tasks=path.parent / found["tasks"], steps=steps)
+    return ToolsConfig(tools=tools, tasks=folder / found["tasks"], steps=steps)
 
 
 def _tools(given: Any, folder: Path, where: str) -> Sequence[OwnTool]:
