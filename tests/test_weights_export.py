@@ -43,6 +43,8 @@ SIZES: dict[str, Any] = {
     "initializer_range": 0.2,
 }
 Export = Callable[..., Path]
+Reply = tuple[list[int], list[float]]
+"""tokens and their log-probs"""
 
 
 @pytest.fixture
@@ -230,13 +232,13 @@ def test_ways_of_splitting_have_llama_cpps_names() -> None:
 
 
 @pytest.fixture
-def llama_cpp() -> Callable[..., list[int]]:
-    """Runs llama.cpp's own server in this process: greedy tokens after a prompt of tokens."""
+def llama_cpp() -> Callable[..., Reply]:
+    """Run llama.cpp's own server in this process: the greedy reply to a prompt of tokens."""
     xllamacpp = pytest.importorskip("xllamacpp", reason="llama.cpp is not installed: pip install xllamacpp")
 
     def greedy(
         model: Path, prompt: list[int], *, count: int, lora: Path | None = None, banned: Sequence[int] = ()
-    ) -> list[int]:
+    ) -> Reply:
         params = xllamacpp.CommonParams()
         params.model.path = str(model)
         params.n_ctx, params.n_parallel, params.warmup = 512, 1, False
@@ -249,12 +251,13 @@ def llama_cpp() -> Callable[..., list[int]]:
         bias = [[token, False] for token in banned]
         answer = server.handle_completions({**ask, "cache_prompt": False, "logit_bias": bias})
         assert "choices" in answer, answer
-        return [int(token["id"]) for token in answer["choices"][0]["logprobs"]["content"]]
+        tokens = answer["choices"][0]["logprobs"]["content"]
+        return [int(token["id"]) for token in tokens], [float(token["logprob"]) for token in tokens]
 
     return greedy
 
 
-def ours(model: Any, prompt: list[int], *, count: int, banned: Sequence[int] = ()) -> list[int]:
+def ours(model: Any, prompt: list[int], *, count: int, banned: Sequence[int] = ()) -> Reply:
     with torch.inference_mode():
         out = model.generate(
             torch.tensor([prompt]),
@@ -265,40 +268,47 @@ def ours(model: Any, prompt: list[int], *, count: int, banned: Sequence[int] = (
             suppress_tokens=[*banned] or None,
             pad_token_id=0,
         )
-    return [int(token) for token in out[0, len(prompt) :]]
+        logprobs = model(out).logits.log_softmax(-1)[0, len(prompt) - 1 : -1]
+    tokens = out[0, len(prompt) :]
+    return tokens.tolist(), logprobs.gather(1, tokens[:, None])[:, 0].tolist()
+
+
+def agree(first: Reply, second: Reply) -> bool:
+    """The same tokens, with log-probs that differ by rounding."""
+    return first[0] == second[0] and np.allclose(first[1], second[1], atol=0.05)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("folder", SHAPES, indirect=True)
 def test_llama_cpp_continues_as_we_do(
-    folder: Path, tmp_path: Path, export: Export, llama_cpp: Callable[..., list[int]]
+    folder: Path, tmp_path: Path, export: Export, llama_cpp: Callable[..., Reply]
 ) -> None:
     base = loaded(folder).model
     version = adapter(tmp_path / "version", base)
     vocabulary = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
     odd = [number for text, number in vocabulary.items() if not text.isascii()]  # llama.cpp reports whole characters
     prompt = [number * 7 % 250 + 5 for number in range(12)]
-    asked: dict[str, Any] = {"prompt": prompt, "count": 16, "banned": [*odd, *range(3)]}
+    asked: dict[str, Any] = {"prompt": prompt, "count": 8, "banned": [*odd, *range(3)]}
     before, wanted = ours(base, **asked), ours(version_model(base, str(version)), **asked)
-    assert wanted != before, "the adapter counts"
+    assert wanted[0] != before[0], "the adapter counts"
     plain = export("merged", folder, None, "plain.gguf")
-    assert llama_cpp(plain, **asked) == before
-    assert llama_cpp(export("merged", folder, version, "merged.gguf"), **asked) == wanted
-    assert llama_cpp(plain, **asked, lora=export("gguf", folder, version, "lora.gguf")) == wanted
+    assert agree(llama_cpp(plain, **asked), before)
+    assert agree(llama_cpp(export("merged", folder, version, "merged.gguf"), **asked), wanted)
+    assert agree(llama_cpp(plain, **asked, lora=export("gguf", folder, version, "lora.gguf")), wanted)
 
 
 @pytest.mark.slow
 def test_llama_cpp_runs_the_embedded_model_with_an_adapter(
-    tmp_path: Path, export: Export, llama_cpp: Callable[..., list[int]]
+    tmp_path: Path, export: Export, llama_cpp: Callable[..., Reply]
 ) -> None:
     model = loaded(EMBEDDED)
     version = adapter(tmp_path / "version", model.model, alpha=8, strength=0.06)
     talk = [{"role": "user", "content": "What is tea?"}]
     prompt = model.tokenizer.apply_chat_template(talk, add_generation_prompt=True, return_dict=False)
-    wanted = ours(version_model(model.model, str(version)), prompt, count=24)
-    assert wanted != ours(model.model, prompt, count=24), "the adapter counts"
+    wanted = ours(version_model(model.model, str(version)), prompt, count=12)
+    assert wanted[0] != ours(model.model, prompt, count=12)[0], "the adapter counts"
     made = export("ollama", EMBEDDED, version)
-    assert llama_cpp(made / "model.gguf", prompt, count=24) == wanted
+    assert agree(llama_cpp(made / "model.gguf", prompt, count=12), wanted)
     assert 'SYSTEM """You are a helpful AI assistant' in (made / "Modelfile").read_text()
     plain = export("merged", EMBEDDED, None, "plain.gguf")
-    assert llama_cpp(plain, prompt, count=24, lora=export("gguf", EMBEDDED, version, "lora.gguf")) == wanted
+    assert agree(llama_cpp(plain, prompt, count=12, lora=export("gguf", EMBEDDED, version, "lora.gguf")), wanted)
