@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 gguf = pytest.importorskip("gguf")
 import numpy as np  # noqa: E402 (torch may be missing)
+from click.testing import CliRunner, Result  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 from test_local_models import byte_tokenizer  # noqa: E402
 from tiny import random_model  # noqa: E402
@@ -22,8 +22,11 @@ from openclaw_rl.backends.hf.finding import EMBEDDED  # noqa: E402
 from openclaw_rl.backends.hf.gguf_files import split_of  # noqa: E402
 from openclaw_rl.backends.hf.models import load  # noqa: E402
 from openclaw_rl.backends.hf.weights_export import export_weights  # noqa: E402
+from openclaw_rl.cli import cli  # noqa: E402
 from openclaw_rl.config import sources  # noqa: E402
-from openclaw_rl.errors import ModelRefused  # noqa: E402
+from openclaw_rl.errors import ConfigError, ModelRefused, NotInLedger  # noqa: E402
+from openclaw_rl.store import TrainLedger  # noqa: E402
+from openclaw_rl.types import Version  # noqa: E402
 
 SHAPES = ("llama", "qwen2", "qwen3")
 CHATML = (
@@ -242,7 +245,7 @@ def llama_cpp() -> Callable[..., Reply]:
         params = xllamacpp.CommonParams()
         params.model.path = str(model)
         params.n_ctx, params.n_parallel, params.warmup = 512, 1, False
-        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = min(2, os.cpu_count() or 1)
+        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1  # more would spin for each other
         params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
         if lora is not None:
             params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(str(lora), 1.0)]
@@ -312,3 +315,48 @@ def test_llama_cpp_runs_the_embedded_model_with_an_adapter(
     assert 'SYSTEM """You are a helpful AI assistant' in (made / "Modelfile").read_text()
     plain = export("merged", EMBEDDED, None, "plain.gguf")
     assert agree(llama_cpp(plain, prompt, count=12, lora=export("gguf", EMBEDDED, version, "lora.gguf")), wanted)
+
+
+# --- the command
+
+
+def run(*words: str, code: int = 0) -> Result:
+    done = CliRunner().invoke(cli, words, catch_exceptions=code == 0)
+    assert done.exit_code == code, done.output
+    return done
+
+
+@pytest.fixture
+def where(folder: Path, tmp_path: Path) -> tuple[str, ...]:
+    """A run whose version 1, an adapter, is live."""
+    version = adapter(tmp_path / "version", random_model("llama", **SIZES))
+    (tmp_path / "run").mkdir()
+    with TrainLedger(tmp_path / "run" / "ledger.db", sync="normal") as ledger:
+        ledger.add_version(Version(number=0, parent=None, base="b", state="live"))
+        ledger.add_version(Version(number=1, parent=0, base="b", adapter=str(version), state="live"))
+    return ("--rl-buffer-dir", str(tmp_path / "run"), "--model", str(folder))
+
+
+def test_the_command_names_the_file_for_the_version(
+    where: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run("export", "--version", "1", "--format", "gguf", *where).stdout == "openclaw-rl-v1-lora.gguf\n"
+    assert run("export", "--format", "peft", *where).stdout == "openclaw-rl-v1-peft\n"
+    made = run("export", "--version", "0", "--format", "ollama", "-o", "mine", *where)
+    assert (made.stdout, "ollama create NAME -f mine/Modelfile" in made.stderr) == ("mine\n", True)
+    assert read(tmp_path / "openclaw-rl-v1-lora.gguf")[0]["adapter.type"] == "lora"
+
+
+def test_the_command_overwrites_nothing_and_names_what_is_wrong(where: tuple[str, ...], tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    there.write_text("mine")
+    with pytest.raises(ConfigError, match="exists; name another place"):
+        run("export", "--format", "gguf", "-o", str(there), *where)
+    with pytest.raises(NotInLedger):
+        run("export", "--version", "7", "--format", "gguf", *where)
+    with pytest.raises(ConfigError, match="'x' is no version"):
+        run("export", "--version", "x", "--format", "gguf", *where)
+    for words in (("--version", "1"), ("--format", "gguf", "--tokens"), ("--format", "gguf", "-o", "-")):
+        run("export", *words, *where, code=2)
+    assert there.read_text() == "mine"
