@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import re
 import shlex
 from pathlib import Path
@@ -10,10 +12,13 @@ from typing import Any
 import click
 import pytest
 
+import openclaw_rl
+from openclaw_rl import run
 from openclaw_rl.app import environments
 from openclaw_rl.cli import cli
 from openclaw_rl.config import SETTINGS
 from openclaw_rl.testing.servers import fake_config
+from scripts import site_pages
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -23,6 +28,10 @@ NOT_SETTINGS = {"md", "sh", "log", "jsonl", "json", "lock", "py", "toml", "txt",
 """what follows a dot in the name of a file"""
 
 
+MEMBERS = {f"run.{name}" for name in vars(run.Run) if not name.startswith("_")}
+"""of the object that `openclaw_rl.up` returns, which reads like a setting of the section ``run``"""
+
+
 def page(file: Path) -> str:
     return str(file.relative_to(ROOT))
 
@@ -30,7 +39,8 @@ def page(file: Path) -> str:
 def _named(text: str) -> set[str]:
     """Every ``section.key`` of a text that looks like a setting; of a free table, the table."""
     found = re.findall(rf"(?<![\w/.-])((?:{'|'.join(SECTIONS)})(?:\.[a-z_][a-z_0-9]*)+)", text)
-    return {re.sub(r"\.options\..*", ".options", key) for key in found if key.rpartition(".")[2] not in NOT_SETTINGS}
+    named = (key for key in found if key.rpartition(".")[2] not in NOT_SETTINGS and key not in MEMBERS)
+    return {re.sub(r"\.options\..*", ".options", key) for key in named}
 
 
 @pytest.mark.parametrize("file", PAGES, ids=page)
@@ -111,3 +121,45 @@ def test_the_map_of_the_documentation_lists_every_page() -> None:
     listed = set(re.findall(r"\]\(([^)]+\.md)\)", (folder / "README.md").read_text()))
     pages = {str(file.relative_to(folder)) for file in folder.rglob("*.md")} - {"README.md"}
     assert pages - listed == set()
+
+
+# --- the site
+
+
+def test_the_site_has_every_page_of_the_manual_once_in_the_order_of_its_map() -> None:
+    pages = [page for group in site_pages.groups().values() for page in group]
+    assert sorted(pages) == sorted({*pages}), "a page has one place"
+    manual = {page(file) for file in (ROOT / "docs").rglob("*.md")}
+    assert manual - {*pages} == {"docs/README.md"}
+    assert next(iter(site_pages.groups())) == "Use it"
+    assert pages[0] == "docs/install.md"
+
+
+def test_the_site_holds_every_file_that_its_pages_link_to() -> None:
+    held = site_pages.reached()
+    for each in held:
+        if each.endswith(".md"):
+            assert {target for target in site_pages.linked(each) if (ROOT / target).is_file()} <= held
+    assert {"README.md", "SECURITY.md", "benchmarks/RESULTS.md", "docs/demo.svg", "examples/notebook.ipynb"} <= held
+
+
+def test_the_reference_of_the_site_has_the_public_names_of_a_run() -> None:
+    assert {*site_pages.NAMES} == {*openclaw_rl._OF_A_RUN} - {"ApiReply"}
+    for name in site_pages.NAMES:
+        assert getattr(run, name).__doc__
+
+
+def test_the_page_on_python_names_every_member_of_a_run() -> None:
+    text = (ROOT / "docs" / "python.md").read_text()
+    assert [name for name in MEMBERS if name not in text] == []
+
+
+def test_the_code_of_the_page_on_python_and_of_the_notebook_is_python_and_names_what_there_is() -> None:
+    text = (ROOT / "docs" / "python.md").read_text()
+    cells = json.loads((ROOT / "examples" / "notebook.ipynb").read_text())["cells"]
+    sources = re.findall(r"^```python\n(.+?)^```", text, flags=re.MULTILINE | re.DOTALL)
+    sources += ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    for each in sources:
+        ast.parse(each)
+        assert {name for name in re.findall(r"\brun\.(\w+)", each) if not hasattr(run.Run, name)} == set()
+        assert _named(each) <= KEYS
