@@ -247,8 +247,8 @@ class Talker(threading.Thread):
             answer = json.loads(raw)
             self._answered(answer["id"])
             return wire.reply(answer)
-        if not any(end in raw.replace('": "', '":"') for end in FULL):
-            said = next((line for line in raw.splitlines() if "error" in line), "")
+        said = next((line for line in raw.splitlines() if '"error"' in line), "")
+        if said or not any(end in raw.replace('": "', '":"') for end in FULL):  # a failed chat ends in [DONE] as well
             self._fail("stream cut" if not said else "stream ended in an error", said[:200], began)
             return None
         events = [json.loads(line[6:]) for line in raw.splitlines() if line.startswith("data: {")]
