@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+FAILED = re.compile(r'"(?:error": *\{|type": *"error")')
 ENDED = re.compile(r'finish_reason": *"(\w+)')
 REMARKS = (
     "Too long. Please keep it under 30 words.",
@@ -247,7 +248,7 @@ class Talker(threading.Thread):
             answer = json.loads(raw)
             self._answered(answer["id"])
             return wire.reply(answer)
-        said = next((line for line in raw.splitlines() if '"error"' in line), "")
+        said = next((line for line in raw.splitlines() if FAILED.search(line)), "")
         if said or not any(end in raw.replace('": "', '":"') for end in FULL):  # a failed chat ends in [DONE] as well
             self._fail("stream cut" if not said else "stream ended in an error", said[:200], began)
             return None
