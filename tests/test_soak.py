@@ -31,7 +31,7 @@ def view(**more: Any) -> dict[str, Any]:
         ({"twice": ["t"]}, "1 turns were trained twice"),
         ({"undeleted": ["t", "u"]}, "2 turns of deleted sessions are in the ledger"),
         ({"notes_wrong": [3]}, "1 notes are not what their user made of them"),
-        ({"off_format": ["{"]}, "1 replies or more are not of the format"),
+        ({"off_format": ["{"]}, "1 replies or more are not of their format"),
         ({"damage": ["malformed"]}, "the ledger is damaged"),
         ({"unexplained": {"status 500: x": 3}}, "3 requests failed without a fault"),
         ({"commands_failed": {"rollback: late": 1}}, "1 commands failed"),
