@@ -163,3 +163,13 @@ def test_the_code_of_the_page_on_python_and_of_the_notebook_is_python_and_names_
         ast.parse(each)
         assert {name for name in re.findall(r"\brun\.(\w+)", each) if not hasattr(run.Run, name)} == set()
         assert _named(each) <= KEYS
+
+
+def test_the_notebook_was_run_from_top_to_bottom_and_is_small() -> None:
+    file = ROOT / "examples" / "notebook.ipynb"
+    cells = [cell for cell in json.loads(file.read_text())["cells"] if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
+    outputs = [output for cell in cells for output in cell["outputs"]]
+    assert not [output for output in outputs if output["output_type"] == "error"]
+    assert any("image/svg+xml" in output.get("data", {}) for output in outputs), "the curve is drawn"
+    assert file.stat().st_size < 30_000
