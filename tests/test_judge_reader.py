@@ -562,3 +562,23 @@ async def test_a_measure_in_words_that_came_from_others_is_no_rule() -> None:
         "> you get 30 words, no more",
     ):
         assert not [hint for hint in read_case(after(message, reply=LONG)).hints if hint.kind == "rule"]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "that was six sentences and I just want one",
+        "I was hoping for a list, not a wall of text.",
+        "why am I reading a wall of text when one sentence would do",
+    ],
+)
+def test_a_wish_that_names_a_measure_teaches_though_its_score_is_not_sure(message: str) -> None:
+    reaction = read_case(after(message, reply=LONG_REPLY))
+    assert reaction.score is None
+    assert [hint.kind for hint in reaction.hints] == ["rule"]
+
+
+LONG_REPLY = (
+    "Tea is a drink made from the leaves of a plant. It is drunk in many countries, and there are many kinds of it. "
+    "Green, black and white tea are each made in their own way. Each has its own taste. People add milk or lemon."
+)
