@@ -70,7 +70,11 @@ async def test_each_way_to_install_pytest_is_honoured_and_pays_all_or_nothing(
 
 @pytest.mark.slow
 @needs_sandbox
-async def test_shares_are_paid_where_they_are_chosen(tmp_path: Path, cache: Path) -> None:
+@pytest.mark.parametrize("controls_first", [0, 1])
+async def test_shares_are_paid_where_they_are_chosen(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, controls_first: int
+) -> None:
+    monkeypatch.setattr("secrets.randbelow", lambda _: controls_first)
     put_task(tmp_path, "upper", script=UVX)
     put_task(tmp_path / "other", "upper", script=None)
     for folder in (tmp_path, tmp_path / "other"):

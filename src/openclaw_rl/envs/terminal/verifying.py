@@ -61,19 +61,25 @@ class TaskTests:
         controls = {path: made for path, text in self._texts().items() if (made := control(text))}
         checked = bool(controls) and self._by_pytest
         try:
-            if checked and secrets.randbelow(2) and await self._forged(sandbox, site, controls, worth=0.0):
-                return 0.0
-            worth = await self._worth(sandbox, site, self.files)
-            if worth.score and checked and await self._forged(sandbox, site, controls, worth=worth.score):
-                return 0.0
-            return worth.score
+            early = await self._controlled(sandbox, site, controls) if checked and secrets.randbelow(2) else None
+            worth = (await self._worth(sandbox, site, self.files)).score
+            if worth and checked:
+                run = early or await self._controlled(sandbox, site, controls)
+                return 0.0 if self._is_forged(run, controls, worth) else worth
+            return worth
         except OSError:  # the sandbox cannot be written: the agent has filled or blocked it
             return 0.0
 
-    async def _forged(self, sandbox: Sandbox, site: Path, controls: Mapping[str, Control], *, worth: float) -> bool:
-        """Whether a run of the controls pays, or passes what must fail."""
+    async def _controlled(self, sandbox: Sandbox, site: Path, controls: Mapping[str, Control]) -> _Worth:
+        """A run with the controls in place of the tests."""
         texts = {path: made.text.encode() for path, made in controls.items()}
-        run = await self._worth(sandbox, site, {**self.files, **texts})
+        return await self._worth(sandbox, site, {**self.files, **texts})
+
+    def _is_forged(self, run: _Worth, controls: Mapping[str, Control], worth: float) -> bool:
+        """Whether a run of the controls pays no less than the tests did, or passes what must fail.
+
+        Where shares are paid a control pays as well, but less: its copies that compare more pass, the others fail.
+        """
         pays = run.score > 0 and run.score >= worth and self.script is not None
         return pays or bool(forged(run.report.outcomes, controls))
 
