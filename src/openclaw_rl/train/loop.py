@@ -203,6 +203,8 @@ class TrainLoop:
         moved += await asyncio.to_thread(self._roll_back)
         if moved:
             await asyncio.to_thread(self._link)
+            if self._rehearser is not None:  # a rollback brings its notes back, also while training is paused
+                moved += await self._rehearser.settle()
         if await asyncio.to_thread(self._ledger.paused):
             return moved
         if not await self._review.decided():  # no step is taken before the one before it is decided
