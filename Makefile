@@ -93,6 +93,7 @@ real-weights: $(VENV)/.ready-local
 	@$(BIN)/python scripts/real_weights/assemble.py $(ARGS)
 
 judge-reader: $(VENV)/.ready-local
+	@$(BIN)/python scripts/judge_reader/fit_orders.py
 	@$(BIN)/python scripts/judge_reader/build.py $(ARGS)
 
 acceptance-openclaw: $(VENV)/.ready-local

@@ -42,9 +42,10 @@ from openclaw_rl.judge.reader.judge import (
     read_case,
 )
 from openclaw_rl.judge.reader.measures import carrier, missing_measure, named_measure, shorter
-from openclaw_rl.judge.reader.ngrams import NgramModel, families, pack, place, shipped_ngrams, tokens, unpack
+from openclaw_rl.judge.reader.ngrams import NgramModel, families, pack, shipped_ngrams, unpack
 from openclaw_rl.judge.text import parse
 from openclaw_rl.ports import Case, Scores
+from openclaw_rl.preferences.features import place, tokens
 from openclaw_rl.testing import make_completion, make_message, make_outcome, make_turn
 from openclaw_rl.text import head_and_tail
 from openclaw_rl.types import Hint, Version

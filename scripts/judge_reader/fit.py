@@ -12,8 +12,9 @@ import numpy as np
 
 from openclaw_rl.judge.reader import ngrams
 from openclaw_rl.judge.reader.combination import KINDS
-from openclaw_rl.judge.reader.ngrams import NgramModel, families, pack, place, unpack
+from openclaw_rl.judge.reader.ngrams import NgramModel, families, pack, unpack
 from openclaw_rl.judge.reader.thresholds import Array, Line, minimised, softmax
+from openclaw_rl.preferences.features import place
 
 SLOTS = 131_072
 """of the table: with its check and six weights of one byte each it has 0.9 MB"""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
@@ -12,11 +12,12 @@ from openclaw_rl.judge.channel import channel_of
 from openclaw_rl.judge.hearing import Hearing, WrittenWords, hear
 from openclaw_rl.judge.hints import HintLimits, borrowed, filter_hints, kind_of
 from openclaw_rl.judge.prompt import spoken
-from openclaw_rl.judge.reaction import Reaction, read
+from openclaw_rl.judge.reaction import Reaction, read, steers
 from openclaw_rl.judge.reader.combination import Combination, KindLogprobs
 from openclaw_rl.judge.reported import read_report
 from openclaw_rl.judge.text import hands_over, others_words, own_words, unwrapped, user_text
 from openclaw_rl.ports import Case
+from openclaw_rl.preferences.orders import standing_orders
 from openclaw_rl.preferences.standing import reach
 from openclaw_rl.text import broken, words
 from openclaw_rl.types import Feedback, Hint, Message, Role, Source, Verdict, environment_of, texts
@@ -322,27 +323,38 @@ def _paid(case: Case) -> float | None:
     return None if newest is None or newest.score is None else max(-1.0, min(1.0, newest.score))
 
 
-# For how long what a user said holds: marks each hint of a verdict before it is written. Pure.
+# How long a user's wish holds: marks each hint of a verdict before it is written. Pure.
 
 
 def with_reach(case: Case, verdict: Verdict) -> Verdict:
-    """The verdict with the reach of each hint: as far as the user's own message says, whichever judge took it.
+    """The verdict with the reach of each hint, and with the standing orders of the message that no hint holds.
 
-    A hint that was sent outright stands, and so do those of environments and of recorded conversations, of which no
-    note is made.
+    The user's own message decides, whichever judge gave the verdict: most orders stand beside the next task, where a
+    judge of the reply sees nothing. They teach and score nothing. A hint that was sent outright stands. Hints of
+    environments and of recorded conversations, of which no note is made, stay as they are.
     """
-    if not verdict.hints or environment_of(case.turn.user) is not None or described(case) is not None:
+    if environment_of(case.turn.user) is not None or described(case) is not None:
         return verdict
-    outright = {_folded(feedback.hint) for feedback in case.feedback if feedback.source == "explicit" and feedback.hint}
     message = user_text(case.outcome.next_state)
     whole = not any(hands_over(text) for text in texts(case.outcome.next_state, "user"))
+    orders = standing_orders(message) if whole and not steers(message) else ()
+    outright = {_folded(feedback.hint) for feedback in case.feedback if feedback.source == "explicit" and feedback.hint}
 
-    def marked(hint: Hint) -> Hint:
-        if _folded(hint.text) in outright:
-            return replace(hint, reach="standing")
-        return replace(hint, reach=reach(hint.text, hint.kind, message, whole=whole))
+    def stands(hint: Hint) -> bool:
+        return _folded(hint.text) in outright or (hint.kind == "rule" and _is_among(hint.text, orders))
 
-    return replace(verdict, hints=tuple(map(marked, verdict.hints)))
+    known = [
+        replace(hint, reach="standing" if stands(hint) else reach(hint.text, hint.kind, message, whole=whole))
+        for hint in verdict.hints
+    ]
+    rules = [hint.text for hint in known if hint.kind == "rule"]
+    added = [Hint(text=order, kind="rule", reach="standing") for order in orders if not _is_among(order, rules)]
+    return replace(verdict, hints=(*known, *added)) if known or added else verdict
+
+
+def _is_among(text: str, others: Sequence[str]) -> bool:
+    """Whether a text is one of the others, a part of one, or holds one."""
+    return any(text in other or other in text for other in others)
 
 
 def _folded(text: str) -> str:

@@ -248,3 +248,14 @@ LANGUAGES: tuple[Signs, ...] = (
     RUSSIAN,
     JAPANESE,
 )
+OTHERS = re.compile(
+    r"(?<!\w)(?:he|she|they|him|her|his|hers|them|their|somebody|said|says|wrote|writes|dice|dijo|escribe|escribió|sagt|schreibt|schrieb|écrit|dit|scrive|dice|escreve|escreveu|diz|schrijft|zegt|пишет|написал|er|ihn|ihm|il|elle|ils|elles|lui|leur|él|ella|ellos|ellas"
+    r"|lei|loro|ele|ela|eles|elas|hij|zij|hem|hun|он|она|они|его|её|им)(?!\w)|他|她|彼",
+    re.IGNORECASE,
+)
+"""words for somebody who is neither the user nor the assistant"""
+PLAYS = re.compile(
+    r"\b(?:you are|you're|you will|act as|act like|pretend|imagine|assume|suppose|role-?play|du bist|stell dir|tu es|vous êtes|eres|imagina|sei|você é)\b|你是|假设",
+    re.IGNORECASE,
+)
+"""how a part to play or a supposition is given, which is no order about replies"""

@@ -46,11 +46,12 @@ _BEFORE_COLON = re.compile(
 )
 _COMMA = re.compile(r"[,，、]")
 _CLAUSE = re.compile(r"[,，、]|(?<!\w)(?=(?:and|but|und|aber|et|mais|y|pero|e|ma|mas|en|maar|и|но) )")
-_HANDS_OVER = re.compile(
+HANDS_OVER = re.compile(
     r"(?i)\b(?:continue|translate|summari[sz]e|rewrite|proofread|paraphrase|grade|story|letter|poem|scene|chapter|text|passage|essay"
     r"|speech|email|e-mail|article|following|above|below|attached|übersetz\w*|fortsetz\w*|geschichte|brief|traduis\w*|traduce\w*|traduci|traduz\w*"
     r"|vertaal|histoire|lettre|carta|lettera|verhaal|brief)\b|翻译|续写|故事|信|文章|总结"
 )
+"""words of a request that hands over a text, or speaks of one"""
 _FORMS = frozenset({"emoji", "headings", "bold", "markdown", "table", "code block"})
 """aspects of the form of a reply, of which only the absence is a wish for all replies"""
 _CONTENT = 4
@@ -76,7 +77,7 @@ def reach(text: str, kind: HintKind, message: str, *, whole: bool = True) -> Rea
         return "once"
     if not whole or len(message) > _LONGEST:
         return "doubtful" if _of_replies(text) else "once"
-    sentences = _sentences(message)
+    sentences = sentences_of(message)
     if kind == "fact":
         return _reach_of_fact(message, sentences)
     readings = [_read(sentences, signs) for signs in LANGUAGES]
@@ -90,13 +91,13 @@ def reach(text: str, kind: HintKind, message: str, *, whole: bool = True) -> Rea
 
 def _reach_of_fact(message: str, sentences: Sequence[str]) -> Reach:
     """A fact stands where its user says that it is to be kept."""
-    if len(sentences) > _MOST_SENTENCES or any(_is_framed(sentence) for sentence in sentences):
+    if len(sentences) > _MOST_SENTENCES or any(is_framed(sentence) for sentence in sentences):
         return "doubtful"
     return "standing" if any(signs.remember.search(message) for signs in LANGUAGES) else "wish"
 
 
-def _sentences(message: str) -> list[str]:
-    """The sentences, with what stands in quotation marks blanked so that it neither cuts nor orders."""
+def sentences_of(message: str) -> list[str]:
+    """The sentences of a message, with what stands in quotation marks blanked so that it neither cuts nor orders."""
     masked = _QUOTED.sub(
         lambda quoted: "_" if len(quoted.group()) < 3 else f"“{'x' * (len(quoted.group()) - 2)}”", message
     )
@@ -117,19 +118,19 @@ def _read(sentences: Sequence[str], signs: Signs) -> _Reading:
 
 
 def _role(sentence: str, signs: Signs) -> _Role:
-    if _is_framed(sentence):
+    if is_framed(sentence):
         return "other"
     if _is_filler(sentence, signs):
         return "filler"
-    if _stands(sentence, signs):
+    if stands(sentence, signs):
         return "order"
     if _reviews(sentence, signs) or (parse(sentence).known and _fits(sentence, signs)):
         return "review"
-    asks = sentence.rstrip(' "”)')[-1:] in "?？" and _HANDS_OVER.search(sentence) is None
+    asks = sentence.rstrip(' "”)')[-1:] in "?？" and HANDS_OVER.search(sentence) is None
     return "question" if asks else "other"
 
 
-def _is_framed(sentence: str) -> bool:
+def is_framed(sentence: str) -> bool:
     """Whether a sentence has the shape of a piece of another text: a speaker's name before a colon, a list, code."""
     bare = _QUOTED.sub("_", sentence)
     if _FRAMED.search(bare):
@@ -138,12 +139,17 @@ def _is_framed(sentence: str) -> bool:
     return colon is not None and not _BEFORE_COLON.match(bare[: colon.start()])
 
 
+def is_aside(sentence: str, signs: Signs) -> bool:
+    """Whether a sentence says nothing, or speaks of the reply before it."""
+    return _is_filler(sentence, signs) or _reviews(sentence, signs)
+
+
 def _is_filler(sentence: str, signs: Signs) -> bool:
     found = words(sentence.casefold())
     return all(word in signs.filler for word in found)
 
 
-def _stands(sentence: str, signs: Signs) -> bool:
+def stands(sentence: str, signs: Signs) -> bool:
     """Whether it is an order for all replies: a measure and nothing else, or an order with a sign of standing."""
     asks = sentence.rstrip(' "”)')[-1:] in "?？"
     if asks and not signs.asks.match(_after_review(sentence, signs)):
