@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from openclaw_rl.app import address
+from openclaw_rl.app.application import App
 from openclaw_rl.app.runner import LoopRunner, drain
+from openclaw_rl.config import load
+from openclaw_rl.errors import BackendError
 
 pytestmark = pytest.mark.anyio
+FAKES = ("policy.backend=fake", "policy.model=fake", "train.backend=fake", "judge.kind=rules", "serve.port=0")
 
 
 class Scripted:
@@ -126,3 +132,23 @@ async def test_an_idle_loop_is_woken_before_its_time_and_a_failing_one_is_not() 
     assert loop.ticks == [1], "it waits its time out"
     stop.set()
     await running
+
+
+@pytest.mark.parametrize("engine", ["hangs", "fails"])
+async def test_a_run_that_is_stopped_while_its_model_loads_ends_at_once(tmp_path: Path, engine: str) -> None:
+    stop, began = asyncio.Event(), asyncio.Event()
+
+    async def load_model() -> None:
+        began.set()
+        await stop.wait()
+        if engine == "fails":  # Ctrl-C in a terminal ends the engine's process too
+            raise BackendError("the engine process ended")
+        await asyncio.Event().wait()
+
+    app = App(load(environ={}, sets=[f"run.dir={tmp_path / 'run'}", *FAKES]).config)
+    app.policy.start = load_model  # type: ignore[union-attr, method-assign]
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        group.create_task(app.run(stop))
+        await began.wait()
+        stop.set()
+    assert address.read(tmp_path / "run") is None

@@ -14,7 +14,7 @@ import contextlib
 import logging
 import math
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -339,14 +339,15 @@ class App:
     # --- running ---
 
     @contextlib.asynccontextmanager
-    async def started(self, *, wait_for_judge: bool = True) -> AsyncIterator[None]:
-        """The policy ready inside, everything given back after; nobody waits for the trainer, which its loop starts.
+    async def started(self, *, wait_for_judge: bool = True, stop: asyncio.Event | None = None) -> AsyncIterator[None]:
+        """Start the policy, and give everything back at the end. The trainer is started later, by its loop.
 
-        ``wait_for_judge`` False: nor for models of the judge, which come up beside the loops.
+        ``wait_for_judge`` False: models of the judge load beside the loops. Raises StoppedWhileStarting if ``stop`` is
+        set before the policy is ready.
         """
         try:
             if self.policy is not None:
-                await self.policy.start()
+                await _unless_stopped(self.policy.start(), stop or asyncio.Event())
             if "serve" in self.loops:
                 await self.loops["serve"].tick()  # the first request is answered by the live version already
             self.ready.set()
@@ -390,8 +391,9 @@ class App:
         Raises NothingToPlay, after all of that, where no task of its environment may train.
         """
         server = await self._listen(listening) if self.api is not None else None
+        runners: list[LoopRunner] = []
         try:
-            started = self.started(wait_for_judge=False)
+            started = self.started(wait_for_judge=False, stop=stop)
             async with (
                 started,
                 self._episodes(server) as env_loops,
@@ -407,6 +409,8 @@ class App:
                 await asyncio.wait(tasks, timeout=min(self.config.run.drain, LOOP_SECONDS))
                 for task in tasks:  # a step or a judgement under way costs nothing: it is done again
                     task.cancel()
+        except StoppedWhileStarting:
+            pass
         finally:
             await self._stop_listening(server)
         for over in filter(None, (runner.over for runner in runners)):
@@ -448,3 +452,21 @@ class App:
         if server is not None:
             address.remove(self.config.run.dir)
             await server.end()
+
+
+class StoppedWhileStarting(Exception):
+    """The run was told to stop before its policy was ready."""
+
+
+async def _unless_stopped(starting: Coroutine[Any, Any, object], stop: asyncio.Event) -> None:
+    """Wait until the policy has started; abandon that once ``stop`` is set."""
+    task, stopped = asyncio.ensure_future(starting), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if stop.is_set():  # also where Ctrl-C ended the engine's process first
+            raise StoppedWhileStarting
+        await task
+    finally:
+        stopped.cancel()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

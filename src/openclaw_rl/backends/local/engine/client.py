@@ -275,8 +275,11 @@ class EngineClient:
         self._versions.live = number
 
     async def _close(self) -> None:
-        process, self._process, self._watchdog = self._process, None, None
+        process, loading = self._process, self._watchdog is None
+        self._process = self._watchdog = None
         if process is not None:
+            if loading:  # it reads no request before its model is loaded
+                process.kill()
             await asyncio.to_thread(process.close)
 
     async def _watch(self) -> None:
