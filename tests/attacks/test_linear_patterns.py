@@ -29,7 +29,7 @@ CUT = {
     "openclaw_rl.judge.preferences_en.PREFERENCES": 240,
     "openclaw_rl.judge.tools.TABLE": 400,  # tools._LINE
     "openclaw_rl.judge.hints._STATES": 600,  # hints._READ
-    "openclaw_rl.preferences.signs.": 600,  # standing._LONGEST
+    "openclaw_rl.preferences.orders.": 600,  # orders.LONGEST; the tables of `signs` are found there first
     "openclaw_rl.preferences.standing.": 600,
 }
 """patterns that only ever see a text of so many characters, which their callers cut, from its beginning"""
