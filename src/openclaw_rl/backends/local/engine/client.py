@@ -1,10 +1,10 @@
-"""The client of the engine process: starts it, restarts it when it dies, and keeps the requests in flight.
+"""Client of the engine process: starts it, restarts it after a crash, and tracks the requests in flight.
 
-A process that died is started again with the version that was live, or the nearest one before it that can be loaded.
-Requests that had shown something fail with `BackendDown`, the others are sent again, once and one at a time: what the
-engine dies of twice fails with `FatalRequest`. A process that is alive and silent is ended, and the request that it was
-at work on fails at once. After several starts in vain the engine is down: it refuses at once, and is tried again now
-and then and by the next `restart`.
+A restarted process loads the version that was live, or the nearest earlier version that can be loaded. A request that
+has already yielded events fails with `BackendDown`; the others are sent again once, one at a time, and a request that
+ends the engine twice fails with `FatalRequest`. A process that is alive but silent is killed, and the request that it
+worked on fails at once. After several failed starts the engine is down: it refuses requests at once, and is started
+again at intervals and by the next `restart`.
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ from openclaw_rl.errors import BackendDown, BackendError, BackendGone, FatalRequ
 logger = logging.getLogger(__name__)
 
 RESTARTS = 5
-"""how many starts may fail one after another before the engine is down"""
+"""consecutive failed starts after which the engine is down"""
 BACKOFF = 1.0
-"""seconds before the second of these starts; twice as many before each one after it"""
+"""seconds before the second start; doubled before each later start"""
 RETRY_DOWN = 60.0
-"""seconds from one start to the next of an engine that is down"""
+"""seconds between two starts while the engine is down"""
 HOLD = 120.0
-"""seconds a request waits for an engine that is being started again"""
+"""seconds a request waits for an engine that is restarting"""
 
 T = TypeVar("T")
 _Events: TypeAlias = AsyncGenerator[TokenDelta | Finished, None]
 
 
 class EngineLost(BackendDown):
-    """The process ended under a request."""
+    """The process ended during a request."""
 
 
 class EngineClient:
-    """One engine, whatever process it runs in at the moment. ``versions`` are those it can answer with."""
+    """One engine across restarts of its process. ``versions`` are those that it can serve."""
 
     def __init__(self, args: EngineArgs, versions: VersionTable, progress: Callable[[str], None]) -> None:
         self.state = "stopped"
@@ -84,7 +84,7 @@ class EngineClient:
 
     @property
     def health(self) -> dict[str, Any]:
-        """How the engine is: its state, how it runs the model, its process, its crashes, what it is doing."""
+        """State, runner, process, crashes and current load."""
         return {
             "state": self.state,
             "runner": self._facts.runner if self._facts else None,
@@ -101,7 +101,7 @@ class EngineClient:
 
     @property
     def outage(self) -> str | None:
-        """Why it cannot answer, and will not soon; None while it answers or is started again after a crash."""
+        """Return the reason if the engine is down or silent; None while it answers or restarts after a crash."""
         if self.state == "down":
             return f"the local engine is down: {self._error or 'not started'}"
         if self._after_silence:
@@ -112,7 +112,7 @@ class EngineClient:
         return None
 
     async def start(self) -> EngineReady:
-        """Start the process and load the model; raises ModelRefused with the numbers and the remedy."""
+        """Start the process and load the model; raise `ModelRefused` with the numbers and the remedy."""
         self.state = "starting"
         try:
             facts = await self._open()
@@ -133,7 +133,7 @@ class EngineClient:
         self._in_flight.fail(BackendDown("the local policy was stopped"))
 
     async def restart(self, number: int) -> None:
-        """Start an engine that is down with version ``number``, now."""
+        """Restart an engine that is down at once, with version ``number``."""
         self._versions.live = number
         self._retry_now.set()
         await _within(self._up.wait(), "the local engine is down")
@@ -143,12 +143,12 @@ class EngineClient:
             raise BackendError(f"version {number} cannot be loaded: {self._versions.unloadable.get(number)}")
 
     def notify(self, request: EngineRequest) -> None:
-        """Send what has no answer; nothing happens while there is no process."""
+        """Send a request that has no answer; do nothing while there is no process."""
         if self._process is not None:
             self._process.send(request)
 
     async def call(self, request: Callable[[int], EngineRequest]) -> Any:
-        """Send a request and wait for its value; sent again, once and alone, when the process ends under it."""
+        """Send a request and return its value; send it again, once and alone, if the process ends during it."""
         for again in (False, True):
             async with self._admission.passing(alone=again):
                 await self._ready()
@@ -160,17 +160,17 @@ class EngineClient:
         raise AssertionError("the loop above returns or raises")
 
     async def stream(self, request: Callable[[int], EngineRequest]) -> _Events:
-        """Send a request and yield its events; sent again as in `call`, as long as nothing has been shown."""
+        """Send a request and yield its events; send it again as in `call` if nothing was yielded yet."""
         for again in (False, True):
-            shown = False
+            yielded = False
             events = self._stream(request, alone=again)
             try:
                 async for event in events:
-                    shown = True
+                    yielded = True
                     yield event
                 return
             except EngineLost as lost:
-                if shown:
+                if yielded:
                     raise
                 if again:
                     raise _fatal(lost) from lost
@@ -191,7 +191,7 @@ class EngineClient:
                     process.send(CancelRequest(id))
 
     async def _stream(self, request: Callable[[int], EngineRequest], *, alone: bool) -> _Events:
-        async with self._admission.passing(alone=alone) as shown:
+        async with self._admission.passing(alone=alone) as leave:
             await self._ready()
             assert self._process is not None
             process = self._process
@@ -204,14 +204,14 @@ class EngineClient:
                         over = not isinstance(item, TokenDelta)
                         if isinstance(item, OpenClawError):
                             raise item
-                        shown()
+                        leave()
                         yield item
                 finally:
                     if not over:
                         process.send(CancelRequest(id))
 
     async def _ready(self) -> None:
-        """Wait while the engine is being started again; raises BackendDown when that takes too long or is given up."""
+        """Wait while the engine starts; raise `BackendDown` if that takes too long or the engine is down."""
         if self._up.is_set():
             return
         if self.state in ("starting", "restarting"):
@@ -244,7 +244,7 @@ class EngineClient:
     # --- the process
 
     async def _open(self) -> EngineReady:
-        """A new process, its model loaded, the live version in place."""
+        """Start a process, load its model and its live version."""
         self._starting = asyncio.get_running_loop().create_future()
         self._process = EngineProcess(self._args, received=self._received, ended=self._ended)
         facts = self._facts = await self._starting
@@ -257,7 +257,7 @@ class EngineClient:
         return facts
 
     async def _load_live(self) -> None:
-        """The version that was live; where it cannot be loaded the nearest one before it that can, the base at last."""
+        """Load the live version; if that fails, the nearest earlier version that loads, and finally the base."""
         number = self._versions.live
         while number:
             try:
@@ -288,11 +288,11 @@ class EngineClient:
             self.look()
 
     def look(self) -> None:
-        """Look at the process's heartbeat once; one that is alive and silent for too long is ended."""
+        """Check the process's heartbeat once; kill a process that is alive but silent for too long."""
         process, watchdog = self._process, self._watchdog
         if process is None or watchdog is None or self.state != "ready" or watchdog.look() < RESTART:
             return
-        self._watchdog = None  # it is ended once
+        self._watchdog = None  # the kill happens once
         self._after_silence = True
         self._error = f"the engine process was alive and silent for {RESTART * BEAT:.0f} s"
         logger.error("engine.silent pid=%s request=%d", process.pid, watchdog.cause)
@@ -316,7 +316,7 @@ class EngineClient:
             self._restarting = asyncio.get_running_loop().create_task(self._restart_until_ready())
 
     async def _restart_until_ready(self) -> None:
-        """Start the engine again, waiting longer after each failure; when it was in vain too often it is down."""
+        """Restart the engine, waiting longer after each failure; after `RESTARTS` failures it is down."""
         for attempt in itertools.count():
             await self._close()
             await self._back_off(attempt)
@@ -330,11 +330,11 @@ class EngineClient:
                 logger.error("engine.restart attempt=%d error=%s", attempt + 1, error.what)
             if attempt + 1 >= RESTARTS:
                 self.state = "down"
-                self._up.set()  # those who wait go on, and see that it is down
+                self._up.set()  # waiting requests continue and find the engine down
                 self._up.clear()
 
     async def _back_off(self, attempt: int) -> None:
-        """Wait for the next start; `restart` cuts a long wait short."""
+        """Wait before the next start; `restart` cuts a long wait short."""
         seconds = 0.0 if attempt == 0 else BACKOFF * 2 ** (attempt - 1) if attempt < RESTARTS else RETRY_DOWN
         with suppress(TimeoutError):
             await asyncio.wait_for(self._retry_now.wait(), seconds)

@@ -1,7 +1,7 @@
-"""Constrained decoding: which tokens a reply may go on with where it is held to a format.
+"""Constrained decoding: the tokens that may continue a reply in its format.
 
-`llguidance` reads the format as a grammar over the model's own vocabulary. Whoever asks for no format pays nothing: the
-vocabulary is read with the first request that does.
+`llguidance` reads the format as a grammar over the model's vocabulary. Requests without a format cost nothing: the
+vocabulary is read with the first constrained request.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from openclaw_rl.backends.local.engine.format_check import FormatChecker, compil
 from openclaw_rl.errors import BackendError, RequestError
 
 KEPT = 64
-"""formats that are kept, compiled or refused: clients send the same few again and again"""
+"""number of cached formats, compiled or refused: clients repeat the same few formats"""
 _SPACING: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-"""JSON is written on one line: a small model that may go on with spaces for ever does"""
+"""JSON stays on one line, because a small model that may add spaces adds them forever"""
 _SPACE: Final = "/ ?/"
 _FREE: Final = ("start: held* TEXT", "held: call way", r"TEXT: /(.|\n)*/")
-"""any text, with calls in it"""
+"""any text that contains calls"""
 
 
 def grammar_of(held: HeldReply | HeldCalls) -> str:
-    """The same as a grammar in Lark's notation.
+    r"""Write the format as a grammar in Lark's notation.
 
-    >>> print(grammar_of((("Yes: ", JsonPart(schema={"type": "integer"})), ("No.",))))
-    %llguidance {}
-    start: way_0 | way_1
-    way_0: "Yes: " / ?/ %json {"type": "integer", "x-guidance": {"whitespace_flexible": false, \
-"item_separator": ", ", "key_separator": ": "}}
-    way_1: "No."
+        >>> print(grammar_of((("Yes: ", JsonPart(schema={"type": "integer"})), ("No.",))))
+        %llguidance {}
+        start: way_0 | way_1
+        way_0: "Yes: " / ?/ %json {"type": "integer", "x-guidance": {"whitespace_flexible": false, \
+    "item_separator": ", ", "key_separator": ": "}}
+        way_1: "No."
     """
     if isinstance(held, HeldCalls):
         return "\n".join(
@@ -51,7 +51,7 @@ def _ways(name: str, held: HeldReply) -> Iterator[str]:
 
 
 def _starts(held: HeldReply | HeldCalls) -> list[str]:
-    """How a reply may begin, up to its first JSON."""
+    """Return the possible beginnings of a reply, up to its first JSON."""
     trigger, ways = (held.trigger, held.ways) if isinstance(held, HeldCalls) else ("", held)
     return sorted({trigger + (parts[0] if isinstance(parts[0], str) else "") for parts in ways})
 
@@ -65,13 +65,13 @@ def _written(parts: tuple[Part, ...]) -> Iterator[str]:
         if isinstance(part, str):
             yield _quoted(part)
         else:
-            if number or len(parts) > 1:  # after a colon models write a space
+            if number or len(parts) > 1:  # models write a space after a colon
                 yield _SPACE
             yield f"%json {json.dumps({**part.schema, 'x-guidance': _SPACING}, ensure_ascii=False)}"
 
 
 class TokenConstraint:
-    """One reply's place in its grammar."""
+    """One reply's position in its grammar."""
 
     def __init__(self, matcher: Any, *, vocabulary: int, ends: frozenset[int], field: str) -> None:
         self._matcher = matcher
@@ -82,50 +82,50 @@ class TokenConstraint:
 
     @property
     def refusal(self) -> RequestError | None:
-        """Why the grammar cannot be followed any more; None where it can."""
+        """Return the error if the grammar can no longer be followed, otherwise None."""
         return cannot_hold(fault_of(self._matcher), self._field) if self._matcher.is_error() else None
 
     def before_each(self, begin: Callable[[], None]) -> None:
-        """Call ``begin`` before each search for the tokens that are allowed, which may take long."""
+        """Call ``begin`` before each search for allowed tokens, which may be slow."""
         self._begin = begin
 
     def allowed(self) -> torch.Tensor:
-        """The tokens that may come next `[vocabulary]`, bool; the end where the grammar can be followed no more."""
+        """Return the allowed next tokens `[vocabulary]`, bool; only the ends if the grammar cannot be followed."""
         if self._begin is not None:
             self._begin()
         if self._matcher.is_error():
             return self._only_ends()
-        marks = bytearray(self._matcher.compute_logit_bias())  # a byte for each token: quicker to read than bits
-        found = torch.frombuffer(marks, dtype=torch.uint8)[: self._vocabulary] != 0
-        return found if bool(found.any()) else self._only_ends()
+        marks = bytearray(self._matcher.compute_logit_bias())  # one byte per token: faster to read than bits
+        allowed = torch.frombuffer(marks, dtype=torch.uint8)[: self._vocabulary] != 0
+        return allowed if bool(allowed.any()) else self._only_ends()
 
     def _only_ends(self) -> torch.Tensor:
-        found = torch.zeros(self._vocabulary, dtype=torch.bool)
-        found[self._ends] = True
-        return found
+        allowed = torch.zeros(self._vocabulary, dtype=torch.bool)
+        allowed[self._ends] = True
+        return allowed
 
     def take(self, token: int) -> None:
-        """Go on with a token that was allowed."""
+        """Advance by a token that was allowed."""
         if token not in self._ends:
             self._matcher.consume_token(token)
 
 
 class ConstraintCompiler:
-    """Makes constraints over one model's vocabulary. `known` is for several threads at once, `constraint` for one."""
+    """Builds constraints over one model's vocabulary. `known` is thread-safe; `constraint` is for one thread."""
 
     def __init__(self, tokenizer: Any, *, vocabulary: int, ends: frozenset[int]) -> None:
-        """``tokenizer`` is one of `transformers` that is fast; ``ends`` are the tokens that end a reply."""
+        """``tokenizer`` is a fast tokenizer from `transformers`; ``ends`` are the tokens that end a reply."""
         self._tokenizer = tokenizer
         self._vocabulary = vocabulary
         self._ends = ends
         self._read: Any = None
         self._checker: FormatChecker | None = None
         self._compiled: OrderedDict[str, Any] = OrderedDict()
-        """by grammar, a matcher, or in words why there is none"""
+        """a matcher per grammar, or the fault if it cannot be compiled"""
         self._lock = threading.Lock()
 
     def known(self, held: HeldReply | HeldCalls) -> TokenConstraint | None:
-        """As `constraint`, but only where this format was asked for lately; takes no time."""
+        """As `constraint`, but only for a recently used format; takes no time."""
         grammar, field = grammar_of(held), "tools" if isinstance(held, HeldCalls) else "response_format"
         with self._lock:
             if grammar not in self._compiled:
@@ -133,30 +133,30 @@ class ConstraintCompiler:
             self._compiled.move_to_end(grammar)
             matcher = self._compiled[grammar]
             if not isinstance(matcher, str):
-                found = matcher.deep_copy()
-                return TokenConstraint(found, vocabulary=self._vocabulary, ends=self._ends, field=field)
+                copy = matcher.deep_copy()
+                return TokenConstraint(copy, vocabulary=self._vocabulary, ends=self._ends, field=field)
         raise cannot_hold(matcher, field)
 
     def constraint(self, held: HeldReply | HeldCalls) -> TokenConstraint:
-        """Raises RequestError for a schema that cannot be held, or not in reasonable time."""
-        if (found := self.known(held)) is None:
+        """Return a constraint; raise `RequestError` if the schema cannot be enforced, or not in reasonable time."""
+        if (constraint := self.known(held)) is None:
             grammar = grammar_of(held)
             matcher = self._compile(grammar, _starts(held))
             with self._lock:
                 self._compiled[grammar] = matcher
                 while len(self._compiled) > KEPT:
                     self._compiled.popitem(last=False)
-            found = self.known(held)
-        assert found is not None
-        return found
+            constraint = self.known(held)
+        assert constraint is not None
+        return constraint
 
     def close(self) -> None:
-        """End the process that tries formats. Safe to call twice."""
+        """End the process that checks formats. Safe to call twice."""
         if self._checker is not None:
             self._checker.close()
 
     def _compile(self, grammar: str, starts: list[str]) -> Any:
-        """A matcher, made only once a process that can be ended has made it too; else the fault."""
+        """Return a matcher once the checker process has compiled the same grammar, otherwise the fault."""
         if self._checker is None:
             text = self._vocabulary_text()
             self._checker = FormatChecker(text, vocabulary=self._vocabulary, ends=self._ends)
@@ -174,7 +174,7 @@ class ConstraintCompiler:
 
 
 def cannot_hold(fault: str, field: str) -> RequestError:
-    """The refusal of a format, whether it shows at once or in the middle of a reply."""
+    """Return the refusal for a format that fails at compilation or in the middle of a reply."""
     return RequestError(
         f"this format cannot be held: {fault[:300]}",
         field=field,

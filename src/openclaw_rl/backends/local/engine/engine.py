@@ -1,4 +1,4 @@
-"""The engine: the versions it holds, and a step that turns scheduled tokens into events for its jobs."""
+"""The engine: its loaded versions, and a step that turns scheduled tokens into job events."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from openclaw_rl.errors import BackendError, OpenClawError
 
 
 class Engine:
-    """Runs jobs on the versions it holds. Not for several threads: one thread calls everything."""
+    """Runs jobs on its loaded versions. Not thread-safe: one thread makes all calls."""
 
     def __init__(
         self,
@@ -53,10 +53,10 @@ class Engine:
         free_runners: Callable[[list[ModelRunner]], None] | None = None,
         heartbeat: Heartbeat | None = None,
     ) -> None:
-        """``request_version`` is called for one that is not held; ``free_runners`` takes those no longer used."""
+        """``request_version`` is called for a version that is not loaded; ``free_runners`` takes the unused runners."""
         self._heartbeat = heartbeat or Heartbeat([0, 0])
-        alone = isinstance(base, OwnCacheRunner)
-        self.kv_cache: SequenceCache = StateCache(cache_tokens) if alone else kv_cache_for(model, rows=cache_tokens)
+        unshared = isinstance(base, OwnCacheRunner)
+        self.kv_cache: SequenceCache = StateCache(cache_tokens) if unshared else kv_cache_for(model, rows=cache_tokens)
         self._device: torch.device = model.device
         self._cuda = self._device.type == "cuda"
         self.runners: dict[int, ModelRunner] = {0: self._graphed(base)}
@@ -77,13 +77,13 @@ class Engine:
 
     @property
     def idle(self) -> bool:
-        """Nothing can be done until somebody calls."""
+        """Return True if there is no work until the next call."""
         return self._scheduler.idle
 
     # --- jobs
 
     def submit(self, job: EngineJob) -> None:
-        """Take a job. If its version is not held it is requested, and the job waits until `install` or `refuse`."""
+        """Accept a job. If its version is not loaded, request it; the job waits until `install` or `refuse`."""
         if isinstance(job, Generation) and job.constraint is not None:
             job.constraint.before_each(partial(self._heartbeat.work_on, job.id))
         self._scheduler.waiting.append(job)
@@ -92,7 +92,7 @@ class Engine:
             self._request_version(job.version)
 
     def cancel(self, job_id: int) -> list[JobEvent]:
-        """End a job now; a reply ends as aborted with what it has. Unknown ids are over already."""
+        """End a job now; a reply finishes as aborted with its tokens so far. Ids of finished jobs are ignored."""
         for job in self._scheduler.jobs:
             if job.id == job_id:
                 self._scheduler.leave(job)
@@ -101,13 +101,13 @@ class Engine:
 
     @torch.inference_mode()
     def step(self) -> list[JobEvent]:
-        """One pass for every version in use."""
+        """Run one pass for each version in use."""
         self._scheduler.admit()
         events: list[JobEvent] = []
         for version in self._scheduler.versions():
             parts = self._scheduler.plan(version)
             if parts:
-                # where several requests share the pass, none of them is its cause in particular
+                # a pass that several requests share has no single cause
                 self._heartbeat.work_on(parts[0].job.id if len(parts) == 1 else 0)
                 output = run_pass(self.runners[version], self.kv_cache, parts, self._device, self._heartbeat.beat)
                 self.counts.computed += output.tokens
@@ -126,7 +126,7 @@ class Engine:
             self._heartbeat.work_on(job.id)
             try:
                 delta, finish = job.take(sampled)
-            except Exception as error:  # what one reply fails with is its own; the others go on
+            except Exception as error:  # one reply's failure is its own; the others continue
                 events.append(self._failed(job, error))
                 continue
             self.counts.generated += 1
@@ -144,10 +144,10 @@ class Engine:
                 job.take(logits)
             except Exception as error:  # as above
                 events.append(self._failed(job, error))
-        for done in output.finished:
-            if isinstance(done, Scoring) and done in self._scheduler.running:
-                self._scheduler.leave(done)
-                events.append(done.result())
+        for job_done in output.finished:
+            if isinstance(job_done, Scoring) and job_done in self._scheduler.running:
+                self._scheduler.leave(job_done)
+                events.append(job_done.result())
         return events
 
     def _failed(self, job: EngineJob, error: Exception) -> JobFailed:
@@ -159,7 +159,7 @@ class Engine:
     # --- versions
 
     def install(self, version: int, runner: ModelRunner, *, live: bool) -> None:
-        """Hold a version; with ``live`` it is kept while nobody uses it."""
+        """Add a version; with ``live`` it stays loaded while unused."""
         self.runners[version] = self._graphed(runner)
         self._requested.discard(version)
         if live:
@@ -168,23 +168,23 @@ class Engine:
         self._drop_unused()
 
     def promote(self, version: int) -> None:
-        """Make a held version the live one."""
+        """Make a loaded version the live version."""
         self.live = version
         self._drop_unused()
 
     def admit(self, version: int, runner: ModelRunner) -> None:
-        """Hold a candidate under evaluation: it is kept while nobody uses it, and gives way to users."""
+        """Add a candidate under evaluation: it stays loaded while unused, and its jobs yield to users' jobs."""
         self.candidates.add(version)
         self.install(version, runner, live=False)
 
     def dismiss(self, version: int) -> list[JobEvent]:
-        """A candidate is no longer under evaluation."""
+        """End a candidate's evaluation."""
         self.candidates.discard(version)
         self._drop_unused()
         return []
 
     def refuse(self, version: int, error: OpenClawError) -> list[JobEvent]:
-        """A version that was requested cannot be had: its jobs fail."""
+        """Fail the jobs of a requested version that cannot be loaded."""
         self._requested.discard(version)
         lost = [job for job in self._scheduler.waiting if job.version == version]
         for job in lost:
@@ -192,7 +192,7 @@ class Engine:
         return [JobFailed(job.id, error) for job in lost]
 
     def _graphed(self, runner: ModelRunner) -> ModelRunner:
-        """On a GPU a fused pass is recorded; the kernels of a small batch take less time than their launches."""
+        """Record a fused pass as a graph on a GPU, where a small batch's kernels take less time than their launches."""
         if isinstance(runner, OwnCacheRunner):
             runner.before_each_layer(self._heartbeat.beat)
         if self._cuda and isinstance(runner, FusedRunner) and isinstance(self.kv_cache, KVCache):
@@ -200,16 +200,16 @@ class Engine:
         return runner
 
     def _drop_unused(self) -> None:
-        """Versions that nobody uses leave memory, except the base, the live one and candidates."""
+        """Unload unused versions, except the base, the live version and candidates."""
         used = {job.version for job in self._scheduler.jobs} | {0, self.live} | self.candidates
-        left = [version for version in self.runners if version not in used]
-        for version in left:
+        unused = [version for version in self.runners if version not in used]
+        for version in unused:
             self.kv_cache.forget(version)
-        if left:
-            self._free_runners([self.runners.pop(version) for version in left])
+        if unused:
+            self._free_runners([self.runners.pop(version) for version in unused])
 
     def stats(self) -> dict[str, int]:
-        """Figures for `health` and `/metrics`; those of tokens and steps count from the start."""
+        """Figures for `health` and `/metrics`; tokens and steps are counted from the start."""
         cache, counts = self.kv_cache, self.counts
         return {
             "running": len(self._scheduler.running),
@@ -227,7 +227,8 @@ class Engine:
 
 
 def _prefill(base: ModelRunner, given: PrefillBudget | None, *, cuda: bool) -> PrefillBudget:
-    """How many tokens of prompts a step takes, if it is not ``given``; who cannot cut them takes them whole."""
+    """Return the prompt tokens that a step prefills, by default for the device; a runner that cannot split prompts has
+    no limit."""
     if isinstance(base, OwnCacheRunner) and base.reading == "whole":
         return PrefillBudget(sys.maxsize, sys.maxsize)
     return given or (PrefillBudget(1024, 4096) if cuda else PrefillBudget(64, 256))
@@ -238,11 +239,11 @@ def _free(runners: list[ModelRunner]) -> None:
     release()
 
 
-# Requests whose reply is held to a format: their grammars are compiled beside the requests that come after them.
+# Constrained requests: their grammars are compiled while later requests run.
 
 
 class FormatQueue:
-    """Compiles one new format after another in a thread of its own. A format that is compiled already never waits."""
+    """Compiles new formats one at a time in its own thread. A format that is already compiled is used at once."""
 
     def __init__(
         self,
@@ -251,7 +252,7 @@ class FormatQueue:
         submit: Callable[[Generation], None],
         refuse: Callable[[int, Exception], None],
     ) -> None:
-        """``submit`` takes a request that is held to its format, ``refuse`` one whose format cannot be used."""
+        """``submit`` takes a constrained request, ``refuse`` a request whose format cannot be used."""
         self._compiler = compiler
         self._submit = submit
         self._refuse = refuse
@@ -260,7 +261,7 @@ class FormatQueue:
         self._lock = threading.Lock()
 
     def put(self, job: Generation, held: HeldReply | HeldCalls) -> None:
-        """Take a request; raises RequestError at once for a format that was refused before."""
+        """Accept a request; raise `RequestError` at once if its format was refused before."""
         constraint = self._compiler.known(held)
         if constraint is not None:
             job.hold(constraint)
@@ -270,24 +271,24 @@ class FormatQueue:
         self._waiting.put((job, held))
 
     def cancel(self, job_id: int, cancel: Callable[[], None]) -> None:
-        """Forget a request that waits here; ``cancel`` ends it where it has left already."""
+        """Drop a request that waits here; ``cancel`` ends it if it was already submitted."""
         with self._lock:
             self._open.discard(job_id)
             cancel()
 
     def run(self) -> None:
-        """Compile one after another, for ever."""
+        """Compile queued formats forever."""
         while True:
             self.next()
 
     def next(self) -> None:
-        """Wait for a request and hand it on or refuse it."""
-        job, held = self._waiting.get()
+        """Wait for a request, compile its format, then submit or refuse it."""
+        job, form = self._waiting.get()
         if job.id not in self._open:
             return
         try:
-            job.hold(self._compiler.constraint(held))
-        except Exception as error:  # a format that cannot be used is its own request's fault
+            job.hold(self._compiler.constraint(form))
+        except Exception as error:  # an unusable format fails its own request alone
             self._leave(job.id, partial(self._refuse, job.id, error))
         else:
             self._leave(job.id, partial(self._submit, job))

@@ -1,8 +1,8 @@
-"""Tries a reply format in a process of its own, which can be ended: its grammar may take for ever to compile.
+"""Checks a reply format in a separate process that can be killed, because its grammar may compile forever.
 
-A schema of 2 kB can stand for a grammar whose size doubles with each of its patterns. So each new format is compiled
-and followed for some tokens by a child first, within `SECONDS` of processor time. The child needs no torch; it ends
-with the engine, whose end of the pipe breaks then.
+A 2 kB schema can describe a grammar whose size doubles with each pattern. So a child process first compiles each new
+format and follows it for some tokens, within `SECONDS` of processor time. The child needs no torch. It ends with the
+engine, because its pipe breaks.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from typing import Any, Final
 from openclaw_rl.errors import BackendError
 
 SECONDS: Final = 1.5
-"""processor time that a format may take; time that the machine gives to others does not count"""
+"""processor time for a format; time that the machine gives to other processes does not count"""
 WAIT: Final = 60.0
-"""seconds that the engine waits for the child at most, however busy the machine is"""
+"""longest wait for the child in seconds, however busy the machine is"""
 TOKENS: Final = 32
-"""how far each beginning of a reply is followed: some grammars compile, and cannot be followed"""
+"""tokens for which each beginning of a reply is followed: some grammars compile but cannot be followed"""
 MEMORY: Final = 4 << 30
-"""bytes of address space that the child may take"""
+"""the child's address space limit in bytes"""
 TOO_LONG: Final = f"its grammar takes more than {SECONDS:g} s to compile"
 TOO_LARGE: Final = "its grammar takes more memory than the compiler may have"
 NO_REPLY: Final = "no reply can follow it: it refers to itself without end, or its parts exclude each other"
@@ -40,27 +40,27 @@ _IN_WORDS: Final = (
     ("Unable to determine if regex is empty", "its patterns cannot be combined"),
     ("regex parse error", "a pattern is no regular expression, or looks ahead or back"),
 )
-"""beginnings and middles of the compiler's own messages that say nothing about a schema, with what they stand for"""
+"""beginnings and middles of compiler messages that do not mention the schema, with their meaning"""
 _INSIDE: Final = re.compile(r"^at \d+\(\d+\): (failed to compile JSON schema: )?")
-"""a place in our grammar, which the caller has never seen"""
+"""a position in the generated grammar, which the caller does not see"""
 
 
 def tokenizer_of(text: str, *, vocabulary: int, ends: list[int]) -> Any:
-    """The vocabulary as the grammars use it; ``text`` is the tokenizer as JSON."""
+    """Build the grammars' vocabulary; ``text`` is the tokenizer as JSON."""
     from llguidance import LLTokenizer
 
     return LLTokenizer(text, n_vocab=vocabulary, eos_token=ends)
 
 
 def compiled(tokenizer: Any, grammar: str) -> Any:
-    """The grammar, ready to be followed; in its error state where it cannot be."""
+    """Compile a grammar; the matcher is in its error state if that fails."""
     from llguidance import LLMatcher, LLParserLimits
 
     return LLMatcher(tokenizer, grammar, log_level=0, limits=LLParserLimits(verbose_errors=False))
 
 
 def fault_of(matcher: Any) -> str:
-    """Why a grammar cannot be followed, in one line; "" where it can."""
+    """Return the reason that a grammar cannot be followed, in one line, or ""."""
     if not matcher.is_error():
         return ""
     lines = str(matcher.get_error()).strip().splitlines()
@@ -68,7 +68,7 @@ def fault_of(matcher: Any) -> str:
 
 
 def in_words(fault: str) -> str:
-    """The compiler's message about a schema in words for its author.
+    """Translate the compiler's message about a schema for the schema's author.
 
     >>> in_words('at 3(8): failed to compile JSON schema: Unimplemented keys: ["not"]')
     'Unimplemented keys: ["not"]'
@@ -77,7 +77,7 @@ def in_words(fault: str) -> str:
 
 
 def fault_from(matcher: Any, tokenizer: Any, starts: Sequence[str], ends: frozenset[int]) -> str:
-    """The first fault of replies that begin in these ways, or ""; a beginning that does not fit is passed over."""
+    """Return the first fault of replies with these beginnings, or ""; skip a beginning that does not fit."""
     for start in starts:
         way, tokens = matcher.deep_copy(), tokenizer.tokenize_str(start)
         if way.validate_tokens(tokens) == len(tokens):
@@ -88,7 +88,7 @@ def fault_from(matcher: Any, tokenizer: Any, starts: Sequence[str], ends: frozen
 
 
 def _follow(matcher: Any, ends: frozenset[int]) -> str:
-    """Go on for `TOKENS` tokens, always the same ones; the fault that it leads to, or ""."""
+    """Follow the grammar for `TOKENS` tokens, the same on each call; return the fault, or ""."""
     choose = Random(0)
     for _ in range(TOKENS):
         if fault_of(matcher):
@@ -101,7 +101,7 @@ def _follow(matcher: Any, ends: frozenset[int]) -> str:
 
 
 def _some_allowed(marks: bytes, ends: frozenset[int], choose: Random) -> int | None:
-    """A token whose byte is set, from a random place on; None where only the end is allowed."""
+    """Return a token whose byte is set, from a random position on; None if only the end is allowed."""
     mark = max(marks)
     places = range(choose.randrange(len(marks)), len(marks)), range(len(marks))
     for place in places if mark else ():
@@ -114,7 +114,7 @@ def _some_allowed(marks: bytes, ends: frozenset[int], choose: Random) -> int | N
 
 
 def main(pipe: int) -> None:
-    """The child: a tokenizer comes first, then grammars with the beginnings to try, each answered by its fault."""
+    """Run the child: receive a tokenizer, then grammars with their beginnings; answer each with its fault."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(OSError, ValueError):  # a limit that this system does not have
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
@@ -126,7 +126,7 @@ def main(pipe: int) -> None:
         conn.send("")
         while True:
             grammar, starts = conn.recv()
-            signal.setitimer(signal.ITIMER_PROF, SECONDS)  # its signal ends the process, native code or not
+            signal.setitimer(signal.ITIMER_PROF, SECONDS)  # its signal ends the process, even in native code
             matcher = compiled(tokenizer, grammar)
             fault = fault_of(matcher) or fault_from(matcher, tokenizer, starts, frozenset(ends))
             signal.setitimer(signal.ITIMER_PROF, 0.0)
@@ -134,7 +134,7 @@ def main(pipe: int) -> None:
 
 
 class FormatChecker:
-    """The engine's end of such a child, which is started when it is needed and replaced when it ends. One thread."""
+    """The engine's end of the child, which is started on first use and replaced when it ends. For one thread."""
 
     def __init__(self, text: str, *, vocabulary: int, ends: frozenset[int]) -> None:
         self._given = (text, vocabulary, sorted(ends))
@@ -142,39 +142,39 @@ class FormatChecker:
         self._conn: Connection | None = None
 
     def fault(self, grammar: str, starts: Sequence[str]) -> str:
-        """Why this grammar cannot be used, or ""; raises BackendError where no child can be started."""
+        """Return the reason that a grammar cannot be used, or ""; raise `BackendError` if no child can be started."""
         conn = self._conn or self._start()
         try:
             conn.send((grammar, starts))
             if conn.poll(WAIT):
                 return str(conn.recv())
         except (EOFError, OSError):
-            pass  # it ended over this grammar: by its limit of time, of memory, or by a fault of the compiler
+            pass  # this grammar ended the child: the time limit, the memory limit, or a compiler fault
         code = self.close()
         return TOO_LONG if code in (-signal.SIGPROF, -signal.SIGKILL) else TOO_LARGE
 
     def close(self) -> int | None:
-        """End the child; its exit code. Safe to call twice."""
+        """End the child and return its exit code. Safe to call twice."""
         child, conn, self._child, self._conn = self._child, self._conn, None, None
         if conn is not None:
             conn.close()
         if child is None:
             return None
-        child.kill()  # one that has ended keeps its own code
+        child.kill()  # a child that has already ended keeps its exit code
         return child.wait()
 
     def _start(self) -> Connection:
-        ours, theirs = Pipe()
-        code = f"import sys; sys.path[:0] = {sys.path!r}; from {__name__} import main; main({theirs.fileno()})"
-        self._conn = ours
-        with theirs:
+        conn, child_conn = Pipe()
+        code = f"import sys; sys.path[:0] = {sys.path!r}; from {__name__} import main; main({child_conn.fileno()})"
+        self._conn = conn
+        with child_conn:
             self._child = subprocess.Popen(
-                (sys.executable, "-c", code), stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),)
+                (sys.executable, "-c", code), stdin=subprocess.DEVNULL, pass_fds=(child_conn.fileno(),)
             )
         try:
-            ours.send(self._given)
-            ours.recv()
+            conn.send(self._given)
+            conn.recv()
         except (EOFError, OSError) as error:
             self.close()
             raise BackendError("formats cannot be checked: the process for it does not start") from error
-        return ours
+        return conn

@@ -1,4 +1,4 @@
-"""Requests under way to an engine process: who waits for what, by the request's number."""
+"""Requests in flight to an engine process, by number, with their waiting callers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Streamed: TypeAlias = TokenDelta | Finished | OpenClawError
 
 
 class InFlight:
-    """Calls wait for one value, streams for several. Numbers are never used twice, by no process either."""
+    """Calls wait for one value, streams for several. Numbers are unique across processes."""
 
     def __init__(self) -> None:
         self._ids = itertools.count(1)
@@ -25,7 +25,7 @@ class InFlight:
 
     @contextmanager
     def call(self) -> Iterator[tuple[int, asyncio.Future[Any]]]:
-        """The number of a new call and where its value will be."""
+        """Yield a new call's number and the future of its value."""
         id, future = next(self._ids), asyncio.get_running_loop().create_future()
         self._calls[id] = future
         try:
@@ -35,7 +35,7 @@ class InFlight:
 
     @contextmanager
     def stream(self) -> Iterator[tuple[int, asyncio.Queue[Streamed]]]:
-        """The number of a new stream and where its events will be."""
+        """Yield a new stream's number and the queue of its events."""
         id = next(self._ids)
         queue: asyncio.Queue[Streamed] = asyncio.Queue()
         self._streams[id] = queue
@@ -45,11 +45,11 @@ class InFlight:
             del self._streams[id]
 
     def returned(self, id: int, value: object) -> None:
-        """A call's value or error has come; nobody waits for it after a cancellation."""
+        """Settle a call with its value or error; ignore a cancelled call."""
         settle(self._calls.get(id), value)
 
     def deliver(self, id: int, item: TokenDelta | Finished | ScoreFinished | OpenClawError) -> None:
-        """Give an event or an error to whoever waits for it."""
+        """Pass an event or error to the call or stream that waits for it."""
         if isinstance(item, ScoreFinished):
             self.returned(id, item.scores)
         elif id in self._streams:
@@ -58,7 +58,7 @@ class InFlight:
             self.returned(id, item)
 
     def fail(self, error: OpenClawError) -> None:
-        """Nothing more will come for any of them."""
+        """Fail every call and stream with ``error``."""
         for future in list(self._calls.values()):
             settle(future, error)
         for queue in self._streams.values():
@@ -66,7 +66,7 @@ class InFlight:
 
 
 def settle(future: asyncio.Future[Any] | None, value: object) -> None:
-    """Give a value or an error to a future that still waits."""
+    """Settle a pending future with a value or an error."""
     if future is None or future.done():
         return
     if isinstance(value, OpenClawError):
@@ -75,13 +75,13 @@ def settle(future: asyncio.Future[Any] | None, value: object) -> None:
         future.set_result(value)
 
 
-# Who goes to the engine with whom: requests together, one that an engine may have died of alone.
+# Admission: requests run together, but a request that may have ended the engine runs alone.
 
 
 class AdmissionQueue:
-    """Lets requests through together until each has shown something; a suspect goes alone, before all that wait.
+    """Admits requests together until each has yielded an event; a suspect runs alone, before all that wait.
 
-    After a death every request that was inside is a suspect. What dies again then has one cause only.
+    After a crash every admitted request is a suspect. The next crash then has a single cause.
     """
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ class AdmissionQueue:
 
     @asynccontextmanager
     async def passing(self, *, alone: bool) -> AsyncIterator[Callable[[], None]]:
-        """Inside until the block ends, or until what it is given is called: the request has shown something."""
+        """Hold a place until the block ends or the yielded function is called: the request has yielded an event."""
         await self._enter(alone)
         gone = False
 
@@ -116,13 +116,13 @@ class AdmissionQueue:
             await place
         except asyncio.CancelledError:
             if place.done() and not place.cancelled():
-                self._leave(alone)  # the place came at the same moment
+                self._leave(alone)  # admitted at the same moment
             elif place in line:
                 line.remove(place)
             raise
 
     def _admit(self) -> None:
-        """Let in who may come: a suspect into an empty engine, the others when no suspect waits."""
+        """Admit waiting requests: a suspect into an empty engine, the others if no suspect waits."""
         while not self._alone and (self._suspects or self._others):
             if self._suspects and self._inside:
                 return

@@ -1,4 +1,4 @@
-"""Messages between the policy and its engine process. Plain values, so that they can be pickled."""
+"""Messages between the policy and its engine process: plain values that can be pickled."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from openclaw_rl.errors import BackendDown, BackendError, ContextOverflow, Model
 from openclaw_rl.ports import Delta, Scores
 from openclaw_rl.types import Finish, Logprobs, Prompt, Sampling, Tokens
 
-# Events of the engine's jobs. Plain values: they are sent between processes and need no torch.
+# Job events: plain values, sent between processes without torch.
 
 
 @dataclass(frozen=True, slots=True)
 class TokenDelta:
-    """The next bit of a reply."""
+    """The next part of a reply."""
 
     job: int
     delta: Delta
@@ -24,8 +24,8 @@ class TokenDelta:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A reply that is over: its text, the tokens `[R]` as sampled, their log-probs `[R]`, and what a format left of the
-    distribution at each `[R]`."""
+    """A finished reply: its text, sampled tokens `[R]`, their log-probs `[R]`, and the share of the distribution that
+    its format allowed at each `[R]`."""
 
     job: int
     text: str
@@ -39,7 +39,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class ScoreFinished:
-    """The answer to a score."""
+    """The result of a `ScoreRequest`."""
 
     job: int
     scores: Scores
@@ -47,7 +47,7 @@ class ScoreFinished:
 
 @dataclass(frozen=True, slots=True)
 class JobFailed:
-    """A job that could not be done."""
+    """A job that failed."""
 
     job: int
     error: OpenClawError
@@ -58,10 +58,10 @@ JobEvent = TokenDelta | Finished | ScoreFinished | JobFailed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineArgs:
-    """All that an engine process needs to start: settings of `policy` under their own names.
+    """Arguments that start an engine process: settings of `policy` under their own names.
 
-    ``context`` None is the model's own, cut to what the cache holds; ``cache_tokens`` None is chosen from free memory;
-    ``chat_template``, ``tool_format`` and ``name`` None are the model's own. ``process`` is what `ps` shows.
+    ``context`` None is the model's own, cut to the cache's capacity; ``cache_tokens`` None is chosen from free memory;
+    ``chat_template``, ``tool_format`` and ``name`` None are the model's own. ``process`` is the name in `ps`.
     """
 
     model: str
@@ -97,7 +97,7 @@ class DecodeRequest:
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
-    """Generate a reply of one version."""
+    """Generate a reply with one version."""
 
     id: int
     prompt: Prompt
@@ -119,14 +119,14 @@ class ScoreRequest:
 
 @dataclass(frozen=True, slots=True)
 class RegisterVersions:
-    """Versions by number and where they lie; None is the base model."""
+    """Adapter folders by version number; None is the base model."""
 
     adapters: Mapping[int, str | None]
 
 
 @dataclass(frozen=True, slots=True)
 class LoadRequest:
-    """Load a known version and make it live."""
+    """Load a registered version and make it live."""
 
     id: int
     version: int
@@ -134,7 +134,7 @@ class LoadRequest:
 
 @dataclass(frozen=True, slots=True)
 class AdmitRequest:
-    """Load a known version beside the live one and keep it until it is dismissed."""
+    """Load a registered version beside the live one and keep it loaded until it is dismissed."""
 
     id: int
     version: int
@@ -142,7 +142,7 @@ class AdmitRequest:
 
 @dataclass(frozen=True, slots=True)
 class DismissRequest:
-    """Keep an admitted version no longer."""
+    """Unload an admitted version once it is unused."""
 
     version: int
 
@@ -174,7 +174,7 @@ EngineRequest = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineReady:
-    """The model is loaded; ``memory`` are the bytes of its weights and of the KV cache."""
+    """Model loaded; ``memory`` is the size in bytes of its weights and the KV cache."""
 
     name: str
     base: str
@@ -185,12 +185,12 @@ class EngineReady:
     cache_tokens: int
     memory: int
     runner: str
-    """how the model is run, in words"""
+    """description of the model runner, for people"""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadProgress:
-    """A line for a person who waits."""
+    """A progress line for the user."""
 
     text: str
 
@@ -205,7 +205,7 @@ class CallResult:
 
 @dataclass(frozen=True, slots=True)
 class EngineFailure:
-    """An error that can be pickled. ``id`` None: the process cannot go on."""
+    """An error in a form that can be pickled. ``id`` None: the process cannot continue."""
 
     id: int | None
     kind: str
@@ -228,7 +228,7 @@ class EngineFailure:
         return cls(id, kind, f"{type(error).__name__}: {error}")
 
     def error(self) -> OpenClawError:
-        """The error again."""
+        """Rebuild the exception."""
         if self.kind == "overflow":
             return ContextOverflow(limit=self.limit, asked=self.asked)
         if self.kind == "request":
@@ -241,7 +241,7 @@ class EngineFailure:
 
 @dataclass(frozen=True, slots=True)
 class EngineOutput:
-    """What the engine did since the last one, and its figures."""
+    """Events since the last message, and the engine's figures."""
 
     events: tuple[TokenDelta | Finished | ScoreFinished, ...]
     stats: Mapping[str, int]

@@ -1,6 +1,6 @@
-"""The policy on this machine: the `Policy` port over an engine process of its own.
+"""The policy on this machine: the `Policy` port over a separate engine process.
 
-The event loop of the API only passes messages; `client` keeps the process and its requests.
+The API's event loop only passes messages; `client` manages the process and its requests.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _Deltas: TypeAlias = AsyncGenerator[Delta | Completion, None]
 class LocalPolicy:
     """A `Policy` on this machine's CPU or GPU. ``name``, ``base``, ``context`` and ``tool_format`` are set by `start`.
 
-    Formats are enforced while decoding (`constraint`) where the package for it is installed.
+    Formats are enforced during decoding (`constraint`) if the package for it is installed.
     """
 
     def __init__(self, args: EngineArgs, *, progress: Callable[[str], None] | None = None) -> None:
@@ -57,27 +57,27 @@ class LocalPolicy:
 
     @property
     def live(self) -> int:
-        """The number of the version that new requests take."""
+        """The version that serves new requests."""
         return self._versions.live
 
     @property
     def health(self) -> dict[str, Any]:
-        """How the engine is: its state, its process, its crashes, what it is doing."""
+        """The engine's state, process, crashes and current load."""
         return self._engine.health
 
     @property
     def runner(self) -> str | None:
-        """How the model is run and, where that is not the usual way, why; None before `start`."""
-        found: str | None = self.health["runner"]
-        return found
+        """The model runner's description, with the reason if it is not the usual runner; None before `start`."""
+        runner: str | None = self.health["runner"]
+        return runner
 
     @property
     def outage(self) -> str | None:
-        """Why it cannot answer, and will not soon; None while it answers or is started again after a crash."""
+        """Return the reason if the engine is down or silent; None while it answers or restarts after a crash."""
         return self._engine.outage
 
     async def start(self) -> None:
-        """Start the engine process and load the model; raises ModelRefused with the numbers and the remedy."""
+        """Start the engine process and load the model; raise `ModelRefused` with the numbers and the remedy."""
         if self._engine.state != "stopped":
             return
         facts = await self._engine.start()
@@ -88,32 +88,33 @@ class LocalPolicy:
         await self._engine.stop()
 
     def generate(self, prompt: Prompt, sampling: Sampling, *, version: int | None = None, scope: str = "") -> Stream:
-        """Stream a reply of ``version`` (None: the live one). Closing the stream early stops generation."""
+        """Stream a reply of ``version`` (None: the live version). Closing the stream early stops generation."""
         if sampling.dry_multiplier and (prompt.tools or sampling.json_schema is not None):
-            # calls and JSON say the same names again for good reason
+            # calls and JSON repeat names for good reason
             sampling = replace(sampling, dry_multiplier=0.0)
         return self._generate(prompt, sampling, version, scope)
 
     def scoped(self, scope: str) -> Policy:
-        """The same policy for one scope: the prefix cache of another is not used, so nobody can tell what is in it."""
+        """Return the policy for one scope, whose prefix cache is separate, so that other scopes cannot probe its
+        contents."""
         return cast(Policy, ScopedPolicy(self, scope)) if scope else self
 
     async def encode(self, prompt: Prompt) -> Tokens:
-        """The prompt's ids through the chat template, ready for a reply."""
+        """Return the prompt's ids through the chat template, ready for a reply."""
         return cast(Tokens, await self._engine.call(lambda id: EncodeRequest(id, prompt)))
 
     async def tokenize(self, text: str) -> Tokens:
-        """The ids of a reply's bare text followed by the end-of-turn token."""
+        """Return the ids of a reply's bare text and the end-of-turn token."""
         return cast(Tokens, await self._engine.call(lambda id: TokenizeRequest(id, text)))
 
     async def decode(self, tokens: Tokens) -> str:
-        """The text of ids, special tokens kept."""
+        """Return the text of ids, including special tokens."""
         return cast(str, await self._engine.call(lambda id: DecodeRequest(id, tokens)))
 
     async def score(
         self, prompt: Tokens, reply: Tokens, *, version: int | None = None, temperature: float = 1.0, top_k: int = 0
     ) -> Scores:
-        """Log-probs of a given reply after given prompt ids; ``version`` 0 is the base model."""
+        """Return a given reply's log-probs after given prompt ids; ``version`` 0 is the base model."""
         if not reply:
             return Scores(logprobs=())
         number = self._number(version)
@@ -121,9 +122,9 @@ class LocalPolicy:
         return cast(Scores, request)
 
     async def load(self, version: Version) -> None:
-        """Load ``version`` beside the running one and make it live. Requests in flight keep theirs.
+        """Load ``version`` beside the running one and make it live. Requests in flight keep their version.
 
-        A policy that is down is started again with it.
+        If the engine is down, restart it with ``version``.
         """
         self.know(version)
         if self._engine.state == "down":
@@ -134,16 +135,17 @@ class LocalPolicy:
         self._versions.loaded(version.number)
 
     async def admit(self, version: Version) -> None:
-        """Load ``version`` beside the live one and keep it until `dismiss`; its requests give way to users'."""
+        """Load ``version`` beside the live one and keep it loaded until `dismiss`; its requests yield to users'
+        requests."""
         self.know(version)
         await self._engine.call(lambda id: AdmitRequest(id, version.number))
 
     async def dismiss(self, number: int) -> None:
-        """Let an admitted version go, unless it is the live one."""
+        """Unload an admitted version, unless it is live."""
         self._engine.notify(DismissRequest(number))
 
     def know(self, version: Version) -> None:
-        """Make ``version`` known by its number without making it live; it is loaded by the first request for it."""
+        """Register ``version`` by number without making it live; its first request loads it."""
         self._versions.know(version)
         self._engine.notify(RegisterVersions({version.number: version.adapter}))
 
@@ -152,7 +154,7 @@ class LocalPolicy:
         was_live = chosen == self.live
 
         def request(id: int) -> GenerateRequest:
-            # a request for the live version is answered by the one that took its place when it cannot be loaded
+            # if the live version cannot be loaded, its replacement answers the request
             number = self.live if was_live and chosen in self._versions.unloadable else chosen
             return GenerateRequest(id, prompt, sampling, number, scope)
 
@@ -166,8 +168,8 @@ class LocalPolicy:
     def _number(self, version: int | None) -> int:
         number = self.live if version is None else version
         if number not in self._versions.adapters:
-            known = self._versions.names()
-            raise RequestError(f"no version {number} of {self.name}; known: {known}", field="model", status=404)
+            names = self._versions.names()
+            raise RequestError(f"no version {number} of {self.name}; known: {names}", field="model", status=404)
         return number
 
 
@@ -186,5 +188,5 @@ def _completion(done: Finished, sampling: Sampling) -> Completion:
 
 @wraps(EngineArgs, assigned=(), updated=())
 def local_policy(**settings: Any) -> LocalPolicy:
-    """The policy of ``policy.backend = "local"``: called with the settings that `EngineArgs` names."""
+    """Build the policy of ``policy.backend = "local"`` from the settings that `EngineArgs` declares."""
     return LocalPolicy(EngineArgs(**settings))

@@ -1,4 +1,4 @@
-"""The parent's end of an engine process: starts it, passes messages without blocking the event loop, sees it die."""
+"""The parent's end of an engine process: starts it, passes messages without blocking the loop, detects its end."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from openclaw_rl.errors import RequestError
 from openclaw_rl.machine import show_name
 
 GRACE = 5.0
-"""seconds a process has to end before it is killed"""
+"""seconds that a process gets to end before it is killed"""
 
 
 def _begin(conn: Connection, args: EngineArgs, heartbeats: Heartbeats) -> None:
-    """The first thing in the new process. Heavy packages are imported there, never here."""
+    """Entry point of the new process. Heavy packages are imported there, not here."""
     from openclaw_rl.backends.local.engine.worker import main
 
     show_name()
@@ -37,7 +37,7 @@ def _refused(error: Exception) -> RequestError:
 
 
 class EngineProcess:
-    """One engine process. ``received`` and ``ended`` are called on the event loop, ``ended`` once, with the code."""
+    """One engine process. ``received`` and ``ended`` run on the event loop; ``ended`` runs once, with the exit code."""
 
     def __init__(
         self,
@@ -49,12 +49,12 @@ class EngineProcess:
         self._loop = asyncio.get_running_loop()
         self._received, self._ended = received, ended
         context = multiprocessing.get_context("spawn")
-        self._conn, theirs = context.Pipe()
+        self._conn, child_conn = context.Pipe()
         self.heartbeats = Heartbeats.shared(context)
-        given = (theirs, args, self.heartbeats)
-        self._process = context.Process(target=_begin, args=given, daemon=True, name=args.process)
+        args_sent = (child_conn, args, self.heartbeats)
+        self._process = context.Process(target=_begin, args=args_sent, daemon=True, name=args.process)
         self._process.start()
-        theirs.close()
+        child_conn.close()
         self._outbox: SimpleQueue[EngineRequest | None] = SimpleQueue()
         self._threads = [threading.Thread(target=part, daemon=True) for part in (self._read, self._write)]
         for thread in self._threads:
@@ -62,19 +62,19 @@ class EngineProcess:
 
     @property
     def pid(self) -> int | None:
-        """The process's id."""
+        """Process id."""
         return self._process.pid
 
     def send(self, request: EngineRequest) -> None:
-        """Queue a request; never blocks. Nothing happens when the process is gone: ``ended`` says so."""
+        """Queue a request without blocking. If the process has ended, do nothing: ``ended`` reports it."""
         self._outbox.put(request)
 
     def kill(self) -> None:
-        """End a process that answers no more; ``ended`` is called as for any other end. Never blocks."""
+        """Kill a process that no longer answers, without blocking; ``ended`` is called as usual."""
         self._process.kill()
 
     def close(self) -> None:
-        """End the process and the threads. Blocks, so call it off the event loop."""
+        """End the process and its threads. Blocks, so call it off the event loop."""
         self._outbox.put(StopRequest())
         self._process.join(GRACE)
         if self._process.is_alive():
@@ -90,10 +90,10 @@ class EngineProcess:
             try:
                 self._conn.send(request)
             except OSError:
-                return  # the reader sees the same end and reports it
+                return  # the reading thread sees the same end and reports it
             except (
                 Exception
-            ) as error:  # it cannot be pickled, such as an object that is nested too deep: its own failure
+            ) as error:  # cannot be pickled, such as an object nested too deep: the request's own failure
                 self._call(self._received, EngineFailure.of(getattr(request, "id", None), _refused(error)))
 
     def _read(self) -> None:
@@ -108,7 +108,7 @@ class EngineProcess:
         self._call(self._ended, self._process.exitcode)
 
     def _call(self, target: Callable[..., None], value: object) -> bool:
-        """Pass a value to the event loop; False when that is closed, and nobody is left to tell."""
+        """Pass a value to the event loop; return False if the loop is closed."""
         try:
             self._loop.call_soon_threadsafe(target, self, value)
         except RuntimeError:

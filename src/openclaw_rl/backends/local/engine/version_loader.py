@@ -1,4 +1,4 @@
-"""Loads versions beside the running ones, in a thread of its own; the engine takes them between two steps."""
+"""Loads versions beside the running ones in a separate thread; the engine installs them between two steps."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from openclaw_rl.errors import BackendError, RequestError
 from openclaw_rl.machine import GIB
 
 SETTLED = 0.15
-"""seconds after which freed memory can be given back"""
+"""seconds after which freed memory can be returned to the system"""
 
 EngineAction = Callable[[Engine], list[JobEvent]]
-"""what the engine's thread does between two steps"""
+"""an action of the engine's thread between two steps"""
 
 
 @dataclass(frozen=True, slots=True)
 class _VersionRequest:
-    """The engine itself requests a version, for the jobs that wait for it."""
+    """The engine's own request for a version that jobs wait for."""
 
     version: int
     id: None = None
 
 
 class VersionLoader:
-    """``post`` hands an action to the engine's thread, ``send`` a message to the parent."""
+    """``post`` passes an action to the engine's thread, ``send`` a message to the parent."""
 
     def __init__(
         self,
@@ -61,29 +61,29 @@ class VersionLoader:
         self.copies_made = self.copies_freed = 0
 
     def stats(self) -> dict[str, int]:
-        """Copies of weights made for versions, and how many of them nothing refers to any more."""
+        """Copies of weights made for versions, and copies freed since."""
         return {"copies_made": self.copies_made, "copies_freed": self.copies_freed}
 
     def register(self, adapters: Mapping[int, str | None]) -> None:
-        """Versions that can be loaded, and where they lie."""
+        """Add loadable versions and their adapter folders."""
         self._adapters.update(adapters)
 
     def load(self, request: LoadRequest | AdmitRequest) -> None:
-        """Load what the parent wants; it gets the version's number, or why not."""
+        """Load a version for the parent, which receives the version's number or the error."""
         self._requests.put(request)
 
     def load_for_jobs(self, version: int) -> None:
-        """Load a version that the engine does not hold and jobs wait for."""
+        """Load a version that jobs wait for and the engine does not have."""
         self._requests.put(_VersionRequest(version))
 
     def free(self, runners: list[ModelRunner]) -> None:
-        """Versions that nobody uses any more are freed by the thread that made them: see `release`."""
+        """Free unused versions in the thread that made them: see `release`."""
         while runners:
             self._unused.append(runners.pop())
         self._requests.put(None)
 
     def run(self, held: Mapping[int, ModelRunner]) -> None:
-        """Load one after another, for ever; ``held`` are the versions of the engine."""
+        """Load requested versions forever; ``held`` are the engine's versions."""
         while True:
             request = self._requests.get()
             self._unused.clear()
@@ -92,7 +92,7 @@ class VersionLoader:
                 continue
             try:
                 self._install(request, self._runner_of(request, held))
-            except Exception as error:  # whatever is wrong with these weights, those that run go on
+            except Exception as error:  # these weights fail alone; running versions continue
                 self._refuse(request, error)
 
     def _runner_of(
@@ -138,10 +138,10 @@ class VersionLoader:
             self._post(lambda engine: engine.refuse(request.version, failure.error()))
 
     def _check_room(self) -> None:
-        """Refuse to load a version that might not fit beside the running ones."""
-        needed, left = version_bytes(self._base.model, self._runner), available(self._base.device)
-        if needed > left:
+        """Raise `BackendError` if a version might not fit beside the running ones."""
+        needed, free = version_bytes(self._base.model, self._runner), available(self._base.device)
+        if needed > free:
             raise BackendError(
-                f"a further version needs up to {needed / GIB:.1f} GiB, {left / GIB:.1f} GiB are available",
+                f"a further version needs up to {needed / GIB:.1f} GiB, {free / GIB:.1f} GiB are available",
                 remedy="lower cache_tokens, or choose a smaller model",
             )

@@ -1,6 +1,6 @@
-"""The engine's process: one thread receives requests, one runs the engine, one loads versions, one compiles formats.
+"""The engine process. Its threads receive requests, run the engine, load versions and compile formats.
 
-It ends when its parent does, however that ends: the pipe between them breaks.
+It ends with its parent, however the parent ends, because the pipe between them breaks.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ from openclaw_rl.machine import GIB
 from openclaw_rl.types import Tokens
 
 MIN_TOKENS = 1024
-"""a cache smaller than this is of no use"""
+"""smallest useful cache, in tokens"""
 CPU_CACHE = 2 * GIB
-"""bytes of main memory that a cache takes unless four full contexts need more"""
+"""bytes of main memory for the cache, unless four full contexts need more"""
 
 
 def main(conn: Connection, args: EngineArgs, heartbeats: Heartbeats) -> None:
-    """Load the model, then answer requests until a `StopRequest` or until the parent is gone."""
-    # Ctrl-C reaches the whole group of processes; the parent decides what it means
+    """Load the model, then answer requests until a `StopRequest` or the parent's end."""
+    # Ctrl-C reaches the whole process group; the parent decides how to react
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         EngineWorker(conn, args, heartbeats).serve()
@@ -73,7 +73,7 @@ def main(conn: Connection, args: EngineArgs, heartbeats: Heartbeats) -> None:
 
 
 class EngineWorker:
-    """What the process holds."""
+    """State of the engine process."""
 
     def __init__(self, conn: Connection, args: EngineArgs, heartbeats: Heartbeats) -> None:
         from transformers.utils import logging
@@ -88,8 +88,8 @@ class EngineWorker:
         self._base = model_runner_of(self._loaded.model)
         self._send(LoadProgress(f"{self._name} runs by {runner_words(self._base)}"))
         rows = cache_rows(self._loaded, self._base, args)
-        each, fixed = _cache_bytes(self._loaded, self._base)
-        self._cache_bytes = rows * each + args.max_batch * fixed
+        token_bytes, fixed = _cache_bytes(self._loaded, self._base)
+        self._cache_bytes = rows * token_bytes + args.max_batch * fixed
         self._loader = VersionLoader(self._loaded, self._base, post=self._inbox.put, send=self._send)
         self._chat = ChatTemplate(self._loaded.tokenizer, ends_of(self._loaded.model, self._loaded.tokenizer))
         self._detokenizer = self._chat.again()
@@ -115,7 +115,7 @@ class EngineWorker:
     def serve(self) -> None:
         """Answer requests until the pipe breaks."""
         gc.collect()
-        gc.freeze()  # what lives as long as the process is not traversed again when a version leaves
+        gc.freeze()  # keep permanent objects out of the collection that follows each unloaded version
         for target in (self._run_engine, partial(self._loader.run, self._engine.runners), self._formats.run):
             threading.Thread(target=self._guarded, args=(target,), daemon=True).start()
         self._send(self._facts())
@@ -130,7 +130,7 @@ class EngineWorker:
             heartbeat.work_on(getattr(request, "id", 0))
             try:
                 self._handle(request)
-            except Exception as error:  # what one request fails with is its own: the engine goes on
+            except Exception as error:  # one request's failure is its own: the engine continues
                 if (id := getattr(request, "id", None)) is None:
                     raise
                 self._send(EngineFailure.of(id, error))
@@ -179,12 +179,12 @@ class EngineWorker:
         self._inbox.put(action)
 
     def _generate(self, request: GenerateRequest) -> None:
-        """Submit a request, at once unless its reply is held to a format."""
+        """Submit a request, at once unless its reply is constrained to a format."""
         job = self._generation(request)
         prompt, sampling, form = request.prompt, request.sampling, self._loaded.tool_format
-        held = held_reply(prompt, sampling, tool_format=form) or held_calls(prompt, sampling, tool_format=form)
-        if held and can_constrain():
-            self._formats.put(job, held)
+        reply_format = held_reply(prompt, sampling, tool_format=form) or held_calls(prompt, sampling, tool_format=form)
+        if reply_format and can_constrain():
+            self._formats.put(job, reply_format)
         else:
             self._submit(job)
 
@@ -220,7 +220,7 @@ class EngineWorker:
         )
 
     def _check_ids(self, ids: Tokens) -> None:
-        """One id outside the embedding would fail the whole batch, and on a GPU the process."""
+        """Refuse ids outside the embedding: one would fail the whole batch, and on a GPU the process."""
         if ids and not 0 <= min(ids) <= max(ids) < text_config(self._loaded.model).vocab_size:
             raise RequestError("a token id lies outside the model's vocabulary")
 
@@ -258,10 +258,10 @@ class EngineWorker:
             self._send(EngineOutput(good, {**self._engine.stats(), **self._loader.stats()}))
 
     def _guarded(self, target: Callable[[], None]) -> None:
-        """A thread's failure is the process's: the parent sees why, and starts another."""
+        """Run a thread; its failure is sent to the parent, which restarts the process."""
         try:
             target()
-        except BaseException as error:  # nothing may keep a half-dead engine alive, so every cause ends the process
+        except BaseException as error:  # a half-dead engine must not survive, so every cause ends the process
             lines = traceback.format_exception(error)
             self._send(EngineFailure(None, "down", "".join(lines[-3:]).strip()))
             os._exit(70)
@@ -287,33 +287,33 @@ def _load(args: EngineArgs, progress: Callable[[str], None]) -> LoadedModel:
 
 
 def cache_rows(loaded: LoadedModel, runner: ModelRunner, args: EngineArgs) -> int:
-    """How many tokens the cache holds: as set, or as many as a full batch can use within a share of free memory.
+    """Return the cache's capacity in tokens: as set, or as many as a full batch can use within a share of free memory.
 
-    What the next version needs is left free; in main memory, which others use too, a moderate cache is enough.
+    Memory for the next version stays free. In main memory, shared with other programs, the cache is moderate.
     """
     context = min(args.context or loaded.context, loaded.context)
-    each, fixed = _cache_bytes(loaded, runner)
-    left = available(loaded.device) - args.max_batch * fixed
+    token_bytes, fixed = _cache_bytes(loaded, runner)
+    free = available(loaded.device) - args.max_batch * fixed
     if args.cache_tokens is not None:
         rows = args.cache_tokens
-        share = left
+        share = free
     else:
         on_cpu = loaded.device.type == "cpu"
-        share = int(max(left - version_bytes(loaded.model, runner), 0) * (0.25 if on_cpu else 0.5))
-        most = max(CPU_CACHE // each, 4 * context) if on_cpu else args.max_batch * context
-        rows = min(args.max_batch * context, most, share // each)
-    if rows * each > share or rows < min(MIN_TOKENS, context):
+        share = int(max(free - version_bytes(loaded.model, runner), 0) * (0.25 if on_cpu else 0.5))
+        most = max(CPU_CACHE // token_bytes, 4 * context) if on_cpu else args.max_batch * context
+        rows = min(args.max_batch * context, most, share // token_bytes)
+    if rows * token_bytes > share or rows < min(MIN_TOKENS, context):
         raise ModelRefused(
-            f"{loaded.name}: the cache has {share / GIB:.2f} GiB, and {rows:,} tokens at {each:,} bytes each "
-            f"need {rows * each / GIB:.2f} GiB ({min(MIN_TOKENS, context):,} tokens at least)",
+            f"{loaded.name}: the cache has {share / GIB:.2f} GiB, and {rows:,} tokens at {token_bytes:,} bytes each "
+            f"need {rows * token_bytes / GIB:.2f} GiB ({min(MIN_TOKENS, context):,} tokens at least)",
             remedy="lower cache_tokens or context, choose a smaller model, or close other programs",
         )
     return rows
 
 
 def _cache_bytes(loaded: LoadedModel, runner: ModelRunner) -> tuple[int, int]:
-    """Bytes of cache for each token, and for each sequence beside its tokens."""
+    """Return the cache's bytes per token, and per sequence beyond its tokens."""
     if not isinstance(runner, OwnCacheRunner):
         return row_bytes(loaded.model), 0
-    each, fixed = runner.state_bytes()
-    return max(each, 1), fixed
+    token_bytes, fixed = runner.state_bytes()
+    return max(token_bytes, 1), fixed
