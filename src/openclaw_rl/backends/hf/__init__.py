@@ -1,1 +1,1 @@
-"""What backends share of a Hugging Face model: loading, templates, adapters, memory."""
+"""Shared parts of Hugging Face backends: loading, templates, adapters, memory."""

@@ -1,1 +1,1 @@
-"""A sequence-classification model in a process of its own."""
+"""A sequence-classification model in a separate process."""

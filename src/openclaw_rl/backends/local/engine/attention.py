@@ -1,9 +1,8 @@
-"""Attention of a mixed batch: every token attends to its own sequence, whose past lies in the kv_cache.
+"""Attention of a mixed batch: every token attends to its own sequence, whose past is in the KV cache.
 
-One pass of the model sees the tokens of all sequences in a row, `[N]`: one of each running stream, and chunks of
-prompts that are still being read. A `Layout` says which belongs where. Single tokens are answered together, from copies
-of their pasts; on a CPU only those with short pasts, where a copy costs less than a call for each. A long past is read
-where it lies.
+One model pass receives the tokens of all sequences in a row, `[N]`: one per running stream, and chunks of prompts in
+prefill. A `Layout` maps tokens to sequences. Single tokens are computed together, from copies of their pasts; on a CPU
+only tokens with short pasts, where a copy costs less than a call per token. A long past is read in place.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from openclaw_rl.backends.local.engine.kv_cache import KVCache, SequenceSlot
 
 NAME = "openclaw"
 STRIDE = 64
-"""pasts that are answered together are read in whole multiples of this on CUDA"""
+"""on CUDA, pasts that are computed together are padded to a multiple of this"""
 COPIED = 8192
-"""rows of short pasts that a CPU copies for one layer, at most"""
+"""rows of short pasts that a CPU copies per layer, at most"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,19 +35,20 @@ class Span:
 
 
 class AttentionLayout(Protocol):
-    """Where the `[N]` tokens of one pass stand."""
+    """Positions of the `[N]` tokens of one pass."""
 
     positions: torch.Tensor
 
     def attend(
         self, layer: int, query: torch.Tensor, kv: torch.Tensor, *, scale: float, window: int | None = None
     ) -> torch.Tensor:
-        """Store ``kv`` `[N, 2, heads, dim]`, then answer ``query`` `[N, query heads, dim]` in the same shape."""
+        """Store ``kv`` `[N, 2, heads, dim]`, then return the attention of ``query`` `[N, query heads, dim]`, in its
+        shape."""
         ...
 
 
 class DecodeLayout:
-    """One token of each of `[n]` sequences, answered together from copies of their pasts, ``length`` rows each."""
+    """One token of each of `[n]` sequences, computed together from copies of their pasts, ``length`` rows each."""
 
     def __init__(self, kv_cache: KVCache, starts: torch.Tensor, positions: torch.Tensor, length: int) -> None:
         self.kv_cache = kv_cache
@@ -66,10 +66,10 @@ class DecodeLayout:
         return self.answer(data, query, scale, window)
 
     def answer(self, data: torch.Tensor, query: torch.Tensor, scale: float, window: int | None) -> torch.Tensor:
-        """What each token sees, once its own keys and values are stored."""
+        """Return each token's attention over its past, once its own keys and values are stored."""
         past = data.index_select(0, self._past).view(len(query), -1, *data.shape[1:])
         keys, values = past[:, :, 0].transpose(1, 2), past[:, :, 1].transpose(1, 2)
-        # one query per head: the heads of a group stand in for query positions, so that no key is repeated
+        # one query per head: a group's heads act as query positions, so that no key is repeated
         grouped = query.reshape(len(query), data.shape[2], -1, query.shape[-1])
         mask = self._mask(window or 0)
         answer = functional.scaled_dot_product_attention(grouped, keys, values, attn_mask=mask, scale=scale)
@@ -77,15 +77,15 @@ class DecodeLayout:
 
     def _mask(self, window: int) -> torch.Tensor:
         if window not in self._masks:
-            own = self.positions[:, None]
-            seen = self._steps <= own
-            seen = seen & (self._steps > own - window) if window else seen
-            self._masks[window] = _additive(seen, self.kv_cache.data)[:, None, None]
+            positions = self.positions[:, None]
+            visible = self._steps <= positions
+            visible = visible & (self._steps > positions - window) if window else visible
+            self._masks[window] = _additive(visible, self.kv_cache.data)[:, None, None]
         return self._masks[window]
 
 
 class Layout:
-    """Any mix of single tokens and chunks. ``beat`` is called once for each layer."""
+    """Any mix of single tokens and chunks. ``beat`` is called once per layer."""
 
     def __init__(self, kv_cache: KVCache, spans: Sequence[Span], *, beat: Callable[[], None] | None = None) -> None:
         self._beat = beat
@@ -105,18 +105,19 @@ class Layout:
 
     @property
     def single(self) -> bool:
-        """Whether there are only single tokens."""
+        """True if there are only single tokens."""
         return all(span.count == 1 for span in self.spans)
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest sequence, the new ones included."""
+        """Length of the longest sequence in tokens, including the new ones."""
         return max(self._ends)
 
     def attend(
         self, layer: int, query: torch.Tensor, kv: torch.Tensor, *, scale: float, window: int | None = None
     ) -> torch.Tensor:
-        """Store ``kv`` `[N, 2, heads, dim]`, then answer ``query`` `[N, query heads, dim]` in the same shape."""
+        """Store ``kv`` `[N, 2, heads, dim]`, then return the attention of ``query`` `[N, query heads, dim]`, in its
+        shape."""
         if self._beat is not None:
             self._beat()
         data = self.kv_cache.data[layer]
@@ -139,13 +140,13 @@ class Layout:
     def _one(self, index: int, layer: int, query: torch.Tensor, scale: float, window: int | None) -> torch.Tensor:
         if index not in self._pasts:
             start = self.spans[index].slot.start
-            # a view for each layer, made at once: one by one they would take as long as the attention itself
+            # views for all layers in one call: one per call would take as long as the attention itself
             past = self.kv_cache.data[:, start : start + self._ends[index]].transpose(1, 3)[:, None]
             self._pasts[index] = past[:, :, :, 0].unbind(), past[:, :, :, 1].unbind()
         keys, values = (views[layer] for views in self._pasts[index])
         if window:
             keys, values = keys[:, :, -window:], values[:, :, -window:]
-        # as in `DecodeLayout`: the heads of a group stand in for query positions
+        # as in `DecodeLayout`: a group's heads act as query positions
         grouped = query.view(1, keys.shape[1], -1, query.shape[-1])
         return functional.scaled_dot_product_attention(grouped, keys, values, scale=scale).reshape(query.shape)
 
@@ -171,40 +172,43 @@ class Layout:
         return data[start : start + self._ends[index]]
 
     def _mask(self, index: int, window: int) -> torch.Tensor:
-        """Which past tokens each token of a chunk may see `[count, end]`; built once for all layers."""
+        """Return the mask of visible past tokens `[count, end]` for a chunk, built once for all layers."""
         if (index, window) not in self._masks:
             end, device = self._ends[index], self.kv_cache.data.device
-            own = torch.arange(end - self.spans[index].count, end, device=device)[:, None]
-            other = torch.arange(end, device=device)[None]
-            seen = other <= own
-            seen = seen & (other > own - window) if window else seen
-            self._masks[index, window] = _additive(seen, self.kv_cache.data)
+            queries = torch.arange(end - self.spans[index].count, end, device=device)[:, None]
+            keys = torch.arange(end, device=device)[None]
+            visible = keys <= queries
+            visible = visible & (keys > queries - window) if window else visible
+            self._masks[index, window] = _additive(visible, self.kv_cache.data)
         return self._masks[index, window]
 
     def _group(self) -> list[int]:
-        """Which spans are answered together: single tokens, on a CPU as many as can be copied, shortest pasts first."""
-        found = [index for index, span in enumerate(self.spans) if span.count == 1]
+        """Return the spans that are computed together: single tokens; on a CPU as many as may be copied, shortest pasts
+        first."""
+        singles = [index for index, span in enumerate(self.spans) if span.count == 1]
         if self.kv_cache.data.device.type == "cuda":
-            return found
-        by_length = sorted(found, key=lambda index: self._ends[index])
+            return singles
+        by_length = sorted(singles, key=lambda index: self._ends[index])
         short = [index for place, index in enumerate(by_length, 1) if place * self._ends[index] <= COPIED]
         return sorted(short) if len(short) > 1 else []
 
     def _gather(self) -> tuple[torch.Tensor, DecodeLayout]:
-        """Where the grouped tokens stand, and how they are answered."""
+        """Return the positions of the grouped tokens, and their layout."""
         counts = [span.count for span in self.spans]
         firsts = [end - count for end, count in zip(accumulate(counts), counts, strict=True)]
-        found = self._grouped
+        grouped = self._grouped
         device = self.kv_cache.data.device
-        where = torch.tensor([firsts[index] for index in found], device=device)
-        starts = torch.tensor([self.spans[index].slot.start for index in found], device=device)
-        stride = STRIDE if device.type == "cuda" else 1  # a CPU needs no few shapes, and copies what it reads
-        length = -(-max(self._ends[index] for index in found) // stride) * stride
+        where = torch.tensor([firsts[index] for index in grouped], device=device)
+        starts = torch.tensor([self.spans[index].slot.start for index in grouped], device=device)
+        stride = (
+            STRIDE if device.type == "cuda" else 1
+        )  # a CPU has no need for few shapes, and copies all that it reads
+        length = -(-max(self._ends[index] for index in grouped) // stride) * stride
         return where, DecodeLayout(self.kv_cache, starts, self.positions[where], length)
 
 
 def _additive(seen: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """A mask as attention adds it; on a CPU it would else be made of ``seen`` anew for every layer."""
+    """Return a mask in additive form on a CPU, which would otherwise convert ``seen`` again for every layer."""
     if like.device.type == "cuda":
         return seen
     return torch.zeros(seen.shape, dtype=like.dtype).masked_fill_(~seen, float("-inf"))
@@ -222,7 +226,8 @@ def _attention(
     sliding_window: int | None = None,
     **rest: Any,
 ) -> tuple[torch.Tensor, None]:
-    """What `transformers` models call as ``openclaw``: `[1, heads, N, dim]` in, `[1, N, heads, dim]` out."""
+    """Attention of `transformers` models under the name ``openclaw``: `[1, heads, N, dim]` in, `[1, N, heads, dim]`
+    out."""
     check_plain(rest)
     kv = torch.stack((key[0].transpose(0, 1), value[0].transpose(0, 1)), dim=1)
     layer: Any = module.layer_idx

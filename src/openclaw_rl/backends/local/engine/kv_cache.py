@@ -1,9 +1,8 @@
-"""The KV cache: keys and values of sequences, in one tensor of fixed size, and the prefix cache over it.
+"""The KV cache: keys and values of sequences in one tensor of fixed size, and the prefix cache over it.
 
-A sequence slot holds a run of rows, one row per token: `[layers, rows, 2, heads, dim]`. The slot of a finished sequence
-stays, idle, until its rows are needed, so that the next turn of its conversation is a prefix cache hit. A hit needs
-the same (version, scope, tokens): values of one version are never taken for those of another, and how fast a prompt is
-prefilled does not show what another scope has sent.
+A sequence slot has a run of rows, one per token: `[layers, rows, 2, heads, dim]`. A finished sequence's slot stays idle
+until its rows are needed, so that the conversation's next turn is a prefix cache hit. A hit needs the same (version,
+scope, tokens): values of one version never serve another, and prefill speed does not reveal another scope's prompts.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ import numpy as np
 import torch
 
 SHORTEST_HIT = 16
-"""a shared prefix of fewer tokens is computed anew"""
+"""a shorter shared prefix is computed again"""
 
 
 @dataclass(eq=False, slots=True)
 class SequenceSlot:
-    """The computed tokens of one sequence and the rows that hold them."""
+    """The computed tokens of one sequence and their rows."""
 
     version: int
     scope: str
@@ -37,18 +36,18 @@ class SequenceSlot:
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many tokens two sequences have in common at their beginning."""
+    """Return the length of two sequences' common prefix."""
     size = min(len(a), len(b))
-    left, right = np.asarray(a[:size]), np.asarray(b[:size])
-    differs = left != right
+    first, second = np.asarray(a[:size]), np.asarray(b[:size])
+    differs = first != second
     return int(differs.argmax()) if size and bool(differs.any()) else size
 
 
 class SequenceCache(Protocol):
-    """Where running sequences have their place, counted in tokens; see `KVCache` for what each method promises."""
+    """Space for running sequences, counted in tokens; `KVCache` documents each method."""
 
     reuses: bool
-    """whether a finished sequence serves later ones that begin alike"""
+    """True if a finished sequence serves later ones with the same beginning"""
     rows: int
 
     @property
@@ -71,7 +70,7 @@ class SequenceCache(Protocol):
 
 
 class KVCache:
-    """Rows for at most ``rows`` tokens, given out in whole pages; the least recent idle slot leaves first."""
+    """Rows for at most ``rows`` tokens, allocated in whole pages; the least recent idle slot is evicted first."""
 
     reuses = True
 
@@ -80,23 +79,23 @@ class KVCache:
     ) -> None:
         self.page = page
         self.rows = max(rows // page, 1) * page
-        # one spare page, which is never given out: padding writes there
+        # one spare page, never allocated: padding writes there
         self.data = torch.zeros((layers, self.rows + page, 2, heads, dim), dtype=dtype, device=device)
         self.slots: list[SequenceSlot] = []
         self._clock = 0
 
     @property
     def free(self) -> int:
-        """Rows that nobody holds."""
+        """Unallocated rows."""
         return self.rows - sum(slot.room for slot in self.slots)
 
     @property
     def held(self) -> int:
-        """Rows of slots that are in use."""
+        """Rows of busy slots."""
         return sum(slot.room for slot in self.slots if slot.busy)
 
     def match(self, version: int, tokens: Sequence[int], *, scope: str = "") -> tuple[SequenceSlot | None, int]:
-        """The slot of this version and scope with the longest beginning of ``tokens``, and how long that is."""
+        """Return the slot of this version and scope with the longest prefix of ``tokens``, and that prefix's length."""
         best: SequenceSlot | None = None
         length = SHORTEST_HIT - 1
         for slot in self.slots:
@@ -107,9 +106,10 @@ class KVCache:
         return (best, length) if best else (None, 0)
 
     def open(self, version: int, tokens: Sequence[int], room: int, *, scope: str = "") -> SequenceSlot | None:
-        """A busy slot with ``room`` rows that holds as much of ``tokens`` as is known; None when there is no place.
+        """Return a busy slot with ``room`` rows that has the longest cached prefix of ``tokens``; None if there is no
+        space.
 
-        An idle slot that ends where the match ends is taken over; any other is copied from, unless memory is short.
+        An idle slot that ends at the match is reused; any other is copied, unless memory is short.
         """
         source, common = self.match(version, tokens, scope=scope)
         self._clock += 1
@@ -117,16 +117,16 @@ class KVCache:
             return self._new(version, scope, room)
         if not source.busy and len(source) - common < SHORTEST_HIT:
             return self._adopt(source, common, room)
-        held, source.busy = source.busy, True
+        busy, source.busy = source.busy, True
         slot = self._new(version, scope, room)
-        source.busy = held
+        source.busy = busy
         if slot is not None:
             self._copy(source, slot, common)
             return slot
         return None if source.busy else self._adopt(source, common, room)
 
     def grow(self, slot: SequenceSlot, room: int) -> bool:
-        """Make place for ``room`` rows in all, moving the slot if need be. False when there is no place."""
+        """Ensure ``room`` rows in all, moving the slot if necessary; return False if there is no space."""
         if room <= slot.room:
             return True
         room = self._pages(room)
@@ -143,7 +143,7 @@ class KVCache:
         return True
 
     def close(self, slot: SequenceSlot) -> None:
-        """Keep the slot for later matches, as long as nobody needs its rows."""
+        """Make a slot idle for later matches, until its rows are needed."""
         self._clock += 1
         slot.busy, slot.used = False, self._clock
         slot.room = min(slot.room, self._pages(max(len(slot), 1)))
@@ -151,7 +151,7 @@ class KVCache:
             self.drop(slot)
 
     def drop(self, slot: SequenceSlot) -> None:
-        """Give the rows back at once."""
+        """Release the rows at once."""
         self.slots.remove(slot)
 
     def forget(self, version: int) -> None:
@@ -165,7 +165,7 @@ class KVCache:
         self.slots.sort(key=lambda slot: slot.start)
 
     def _gaps(self) -> Iterable[tuple[int, int]]:
-        """(start, size) of each free run."""
+        """Yield the (start, size) of each free run."""
         at = 0
         for slot in self.slots:
             if slot.start > at:
@@ -179,7 +179,7 @@ class KVCache:
         return next((size for start, size in self._gaps() if start == end), 0)
 
     def _new(self, version: int, scope: str, room: int) -> SequenceSlot | None:
-        """A busy slot of ``room`` rows; idle ones make way, then the busy ones move together."""
+        """Return a busy slot of ``room`` rows; evict idle slots for it, then move the busy slots together."""
         room = self._pages(room)
         while (start := self._fit(room)) is None:
             idle = [slot for slot in self.slots if not slot.busy]
@@ -199,13 +199,13 @@ class KVCache:
         return min(fits)[1] if fits else None
 
     def _adopt(self, slot: SequenceSlot, common: int, room: int) -> SequenceSlot | None:
-        """Take an idle slot over from its first ``common`` tokens on."""
+        """Reuse an idle slot, keeping its first ``common`` tokens."""
         slot.busy = True
-        kept = slot.tokens[common:]
+        tail = slot.tokens[common:]
         del slot.tokens[common:]
         if self.grow(slot, room):
             return slot
-        slot.tokens.extend(kept)
+        slot.tokens.extend(tail)
         slot.busy = False
         return None
 

@@ -1,6 +1,7 @@
-"""Model runners: one version's weights, ready to run. A fused pass for the common shapes, `transformers` for others.
+"""Model runners: one version's weights, ready to run. A fused pass for the common shapes, `transformers` for the
+others.
 
-Both give the logits of chosen tokens of a mixed batch. `runner_choice` decides which one a model gets, if either.
+Both return the logits of chosen tokens of a mixed batch. `runner_choice` chooses a model's runner, if either fits.
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ from openclaw_rl.backends.local.engine.attention import NAME, AttentionLayout, D
 from openclaw_rl.backends.local.engine.kv_cache import KVCache, SequenceCache
 from openclaw_rl.backends.local.engine.scheduler import EngineJob, Generation, ScheduledTokens, Scoring
 
-# Projections: a plain product for a single token; for several, a copy of the weights laid out for this CPU.
+# Projections: a plain product for a single token; for several, a copy of the weights in this CPU's preferred layout.
 #
-# A plain product of a few tokens arranges the weights anew on every call, which costs more than the product itself. The
-# copy is arranged once. It is only made where a trial on this machine shows that it pays, and where memory allows it.
+# A plain product of a few tokens rearranges the weights on every call, which costs more than the product itself. The
+# copy is arranged once. It is made only if a trial on this machine shows a gain and memory allows it.
 
 GAIN = 1.15
-"""a packed product must be this much faster than a plain one to be worth its memory"""
+"""speed-up over a plain product at which a packed product is worth its memory"""
 ROOM = 4
-"""packed copies are made where this many of them would fit into what is free"""
+"""copies that must fit into free memory before packed copies are made"""
 
 
 class PackedLinear:
-    """A projection ``weight`` `[out, in]`; with ``pack`` also in the layout that suits several tokens at once."""
+    """A projection ``weight`` `[out, in]`; with ``pack`` also in the layout for several tokens at once."""
 
     __slots__ = ("bias", "packed", "weight")
 
@@ -48,7 +49,7 @@ class PackedLinear:
 
 
 class LinearPacker:
-    """Makes matrices, packed or not. Weights that a relative has made one of already are not taken twice."""
+    """Builds matrices, packed or not, and reuses the matrices that a related runner has made of the same weights."""
 
     def __init__(self, packs: bool, known: Mapping[int, PackedLinear] | None = None) -> None:
         self.packs = packs
@@ -57,14 +58,16 @@ class LinearPacker:
 
     def __call__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> PackedLinear:
         place = weight.data_ptr()
-        known = self._known.get(place)
-        linear = known if known and known.weight.shape == weight.shape else PackedLinear(weight, bias, pack=self.packs)
+        cached = self._known.get(place)
+        linear = (
+            cached if cached and cached.weight.shape == weight.shape else PackedLinear(weight, bias, pack=self.packs)
+        )
         self.made[place] = linear
         return linear
 
 
 def worth_packing(weight: torch.Tensor, *, needed: int) -> bool:
-    """Whether copies of ``needed`` bytes in all may be made, and products by a linear like ``weight`` gain by them."""
+    """Return True if ``needed`` bytes of copies fit and they speed up products by a layer like ``weight``."""
     device = weight.device
     if device.type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
@@ -75,9 +78,9 @@ def worth_packing(weight: torch.Tensor, *, needed: int) -> bool:
 
 @lru_cache(maxsize=8)
 def _gain(rows: int, columns: int, dtype: torch.dtype) -> float:
-    """How many times as fast as plain a packed product of sixteen tokens is here; 0 where there is none that is right.
+    """Return the speed-up of a packed product of sixteen tokens on this machine; 0 if no packed product is correct.
 
-    Several matrices are gone through in turn, because in a pass none is still in a cache either.
+    Several matrices take turns, because in a pass no matrix is still in a cache either.
     """
     rng = torch.Generator().manual_seed(0)
     weights = [torch.randn(rows, columns, generator=rng).to(dtype) for _ in range(4)]
@@ -87,7 +90,7 @@ def _gain(rows: int, columns: int, dtype: torch.dtype) -> float:
             packed = [_packed(weight) for weight in weights]
             right = torch.allclose(_product(x, packed[0], None), functional.linear(x, weights[0]), rtol=1e-2, atol=1e-2)
         except (RuntimeError, NotImplementedError):
-            return 0.0  # a build of torch or a type of number without such a product
+            return 0.0  # this build of torch or this number type has no such product
         plain = best_of(lambda: [functional.linear(x, weight) for weight in weights], times=5)
         quick = best_of(lambda: [_product(x, weight, None) for weight in packed], times=5)
     return plain / quick if right else 0.0
@@ -107,7 +110,7 @@ FUSED = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 
 
 class ModelRunner(Protocol):
-    """Logits of the tokens ``keep`` `[K]` of a batch of ``tokens`` `[N]`, as float32 `[K, vocabulary]`."""
+    """Returns the logits of the tokens ``keep`` `[K]` of a batch ``tokens`` `[N]`, as float32 `[K, vocabulary]`."""
 
     def __call__(self, tokens: torch.Tensor, layout: Any, keep: torch.Tensor) -> torch.Tensor: ...
 
@@ -145,10 +148,10 @@ class _Layer:
 
 
 class FusedRunner:
-    """Llama, Mistral, Qwen2 and Qwen3 shapes with joined projections: about half the kernels of the model's own pass.
+    """Llama, Mistral, Qwen2 and Qwen3 with joined projections: about half the kernels of the model's own pass.
 
-    The model's weights become views of the joined ones, so nothing is held twice but what is packed.
-    What a version shares with ``like`` it shares packed, too.
+    The model's weights become views of the joined weights, so only packed copies take extra memory. Weights shared with
+    ``like`` share their packed copies too.
     """
 
     def __init__(self, model: Any, *, like: FusedRunner | None = None) -> None:
@@ -165,13 +168,13 @@ class FusedRunner:
         self.head = self.packer(model.lm_head.weight)
         self.norm: torch.Tensor = inner.norm.weight
         self.rotary: Any = inner.rotary_emb
-        # Mistral keeps its window in the config alone, the others in each layer, where it may be off
+        # Mistral has its window in the config alone, the others in each layer, where it may be off
         window = config.sliding_window if config.model_type == "mistral" else None
         self.layers = [_layer(layer, window, self.packer) for layer in inner.layers]
 
     @staticmethod
     def fits(model: Any) -> bool:
-        """Whether the shape is one of those written out here."""
+        """Return True if the fused pass implements the model's shape."""
         config = model.config
         plain = config.hidden_act == "silu" if config.model_type in FUSED else False
         return plain and model.lm_head.bias is None and not getattr(config, "mlp_bias", False)
@@ -180,7 +183,9 @@ class FusedRunner:
         x = functional.embedding(tokens, self.embedding)
         cos, sin = (part[0, :, None] for part in self.rotary(x[None], layout.positions[None]))
         half = self.dim // 2
-        sin = torch.cat((-sin[..., :half], sin[..., half:]), dim=-1)  # the sign of a turned half, once for all layers
+        sin = torch.cat(
+            (-sin[..., :half], sin[..., half:]), dim=-1
+        )  # the rotated half's sign, computed once for all layers
         size = x.shape[-1:]
         for index, layer in enumerate(self.layers):
             h = functional.rms_norm(x, size, layer.before, self.eps)
@@ -225,34 +230,34 @@ def _layer(layer: Any, window: int | None, packer: LinearPacker) -> _Layer:
 
 
 def _packs(model: Any) -> bool:
-    """Whether the projections of ``model`` are to be packed."""
+    """Return True if the projections of ``model`` should be packed."""
     widest = model.model.layers[0].mlp.gate_proj.weight
     return worth_packing(widest, needed=version_bytes(model) + model.lm_head.weight.nbytes)
 
 
 def version_bytes(model: Any, runner: ModelRunner | None = None) -> int:
-    """The most bytes that a version of ``model`` takes which is run like ``runner``."""
+    """Return the largest size in bytes of a version of ``model`` that is run like ``runner``."""
     body = model.base_model
     plain = sum(int(part.nbytes) for part in getattr(body, "layers", body).parameters())
     return 2 * plain if isinstance(runner, FusedRunner) and runner.packer.packs else plain
 
 
 def _joined(*linears: nn.Linear) -> torch.Tensor:
-    """The weights of several projections as one linear; the projections become views of it."""
+    """Join several projections' weights into one; the projections become views of it."""
     first = linears[0].weight
     rows = sum(part.out_features for part in linears)
     if _adjacent(linears):
         return first.detach().as_strided((rows, first.shape[1]), first.stride())
-    whole = torch.cat([part.weight.detach() for part in linears])
+    joined = torch.cat([part.weight.detach() for part in linears])
     at = 0
     for part in linears:
-        part.weight = nn.Parameter(whole[at : at + part.out_features], requires_grad=False)
+        part.weight = nn.Parameter(joined[at : at + part.out_features], requires_grad=False)
         at += part.out_features
-    return whole
+    return joined
 
 
 def _adjacent(linears: tuple[nn.Linear, ...]) -> bool:
-    """Whether the weights already lie one behind the other, as a version does that shares them with the base."""
+    """Return True if the weights are already contiguous, as in a version that shares them with the base."""
     ends = [part.weight.data_ptr() + part.weight.nbytes for part in linears[:-1]]
     starts = [part.weight.data_ptr() for part in linears[1:]]
     stores = {part.weight.untyped_storage().data_ptr() for part in linears}
@@ -260,13 +265,13 @@ def _adjacent(linears: tuple[nn.Linear, ...]) -> bool:
 
 
 def row_bytes(model: Any) -> int:
-    """Bytes of KV cache that one token needs."""
+    """Return the bytes of KV cache per token."""
     layers, heads, dim = _shape(text_config(model))
     return layers * 2 * heads * dim * int(model.dtype.itemsize)
 
 
 def kv_cache_for(model: Any, *, rows: int) -> KVCache:
-    """A cache of ``rows`` tokens for this model, beside its weights."""
+    """Build a cache of ``rows`` tokens for this model, on its device."""
     layers, heads, dim = _shape(text_config(model))
     page = 64
     return KVCache(
@@ -280,12 +285,12 @@ def _shape(config: Any) -> tuple[int, int, int]:
     return config.num_hidden_layers, getattr(config, "num_key_value_heads", None) or heads, dim
 
 
-# One pass of the model over scheduled tokens: which of them need logits, and whose those are.
+# One model pass over scheduled tokens: the tokens that need logits, and the jobs that own them.
 
 
 @dataclass(frozen=True, slots=True)
 class PassOutput:
-    """Logits `[K, vocabulary]`, the job that each row belongs to, and the jobs whose known tokens are all computed."""
+    """Logits `[K, vocabulary]`, the job of each row, and the jobs whose known tokens are all computed."""
 
     logits: torch.Tensor
     owners: Sequence[EngineJob]
@@ -293,18 +298,18 @@ class PassOutput:
     tokens: int
 
     def generations(self) -> tuple[list[Generation], torch.Tensor]:
-        """The replies that get a token, and their logits."""
+        """Return the replies that get a token, and their logits."""
         rows = [(row, job) for row, job in enumerate(self.owners) if isinstance(job, Generation)]
-        whole = len(rows) in (0, len(self.owners))
-        return [job for _, job in rows], self.logits if whole else self.logits[[row for row, _ in rows]]
+        unmixed = len(rows) in (0, len(self.owners))
+        return [job for _, job in rows], self.logits if unmixed else self.logits[[row for row, _ in rows]]
 
     def scorings(self) -> list[tuple[Scoring, torch.Tensor]]:
-        """The scores that get log-probs, and their logits, which lie one behind the other."""
+        """Return the scores that get log-probs, and their logits, which are contiguous."""
         rows: dict[Scoring, list[int]] = {}
         for row, job in enumerate(self.owners):
             if isinstance(job, Scoring):
                 rows.setdefault(job, []).append(row)
-        return [(job, self.logits[found[0] : found[-1] + 1]) for job, found in rows.items()]
+        return [(job, self.logits[places[0] : places[-1] + 1]) for job, places in rows.items()]
 
 
 def run_pass(
@@ -314,15 +319,15 @@ def run_pass(
     device: torch.device,
     beat: Callable[[], None],
 ) -> PassOutput:
-    """Compute the scheduled tokens, which are in the cache afterwards; ``beat`` is called as the layers pass.
+    """Compute the scheduled tokens into the cache; ``beat`` is called once per layer.
 
-    A runner that computes sequences alone gets bare spans.
+    A runner that computes sequences one at a time gets bare spans.
     """
     spans = [Span(part.job.slot, part.count) for part in parts if part.job.slot is not None]
     chunks = [part.job.tokens[part.done : part.done + part.count] for part in parts]
     tokens = [token for chunk in chunks for token in chunk]
-    kept, owners = _kept(parts)
-    keep = torch.tensor(kept, dtype=torch.long, device=device)
+    keep_rows, owners = _kept(parts)
+    keep = torch.tensor(keep_rows, dtype=torch.long, device=device)
     layout = Layout(cache, spans, beat=beat) if isinstance(cache, KVCache) else spans
     logits = runner(torch.tensor(tokens, device=device), layout, keep)
     finished = [part.job for part in parts if part.last]
@@ -332,8 +337,8 @@ def run_pass(
 
 
 def _kept(parts: Sequence[ScheduledTokens]) -> tuple[list[int], list[EngineJob]]:
-    """Which tokens of the pass need logits, and whose each is."""
-    kept: list[int] = []
+    """Return the tokens of the pass that need logits, and each token's job."""
+    indices: list[int] = []
     owners: list[EngineJob] = []
     at = 0
     for part in parts:
@@ -342,15 +347,15 @@ def _kept(parts: Sequence[ScheduledTokens]) -> tuple[list[int], list[EngineJob]]
             rows = range(at + first, at + part.count)
         else:
             rows = range(at + part.count - 1, at + part.count) if part.last else range(0)
-        kept.extend(rows)
+        indices.extend(rows)
         owners.extend(part.job for _ in rows)
         at += part.count
-    return kept, owners
+    return indices, owners
 
 
-# GraphedRunner passes for a GPU: a pass over single tokens is launched as one graph instead of hundreds of kernels.
+# Graphs for a GPU: a pass over single tokens is launched as one graph instead of hundreds of kernels.
 #
-# Graphs have fixed shapes, so batches and pasts are rounded up; the rows that pad them belong to nobody.
+# Graphs have fixed shapes, so batches and pasts are rounded up; padding rows belong to no job.
 
 logger = logging.getLogger(__name__)
 
@@ -366,7 +371,7 @@ class _Graph:
 
 
 class GraphedRunner:
-    """A `ModelRunner` that replays recordings of another where it can, and calls it where it cannot."""
+    """A `ModelRunner` that replays recorded passes of another runner if it can, and otherwise calls it."""
 
     def __init__(self, runner: ModelRunner, kv_cache: KVCache) -> None:
         self._runner = runner
@@ -388,7 +393,7 @@ class GraphedRunner:
         return graph.logits[: len(tokens)]
 
     def _padding(self, device: torch.device) -> torch.Tensor:
-        """A token that writes to the spare rows behind the kv_cache and sees only itself."""
+        """Return a token that writes to the spare rows behind the KV cache and attends only to itself."""
         return torch.tensor([[0], [self._kv_cache.rows], [0]], device=device)
 
     def _capture(self, size: int, length: int) -> _Graph | None:
@@ -396,7 +401,7 @@ class GraphedRunner:
         inputs = self._padding(device).expand(3, size).contiguous()
 
         def action() -> torch.Tensor:
-            # everything but the inputs is made inside, so that it lives in the memory of the graph
+            # all tensors but the inputs are made inside, so that they live in the graph's memory
             tokens, starts, positions = inputs
             keep = torch.arange(size, device=device)
             return self._runner(tokens, DecodeLayout(self._kv_cache, starts, positions, length), keep)
@@ -411,7 +416,7 @@ class GraphedRunner:
             # other threads may be loading a version meanwhile
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 logits = action()
-        except RuntimeError as error:  # a model that looks at its inputs from the CPU cannot be recorded, only run
+        except RuntimeError as error:  # a model that reads its inputs from the CPU cannot be recorded, only run
             logger.warning("engine.graphs off error=%s", error)
             self._able = False
             return None

@@ -1,7 +1,7 @@
-"""Which model runner a model gets: the fastest whose log-probs are those of the model's own pass, tried at start.
+"""Choice of the model runner at start: the fastest whose log-probs match the model's own pass.
 
-A model that shares passes is run by the fused pass or by `transformers`' layers over the engine's KV cache. One whose
-past is more than keys and values, or that the probe finds wrong there, is run by `transformers` alone.
+A model that can share passes is run by the fused pass or by `transformers`' layers over the engine's KV cache.
+`transformers` alone runs a model whose past is more than keys and values, or that fails the probe there.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from openclaw_rl.backends.local.engine.kv_cache import SequenceSlot
 from openclaw_rl.backends.local.engine.model_runner import FusedRunner, ModelRunner, TransformersRunner, kv_cache_for
 from openclaw_rl.errors import ModelRefused
 
-# Models that do not share a pass: `transformers`' own forward, with the cache that the model makes for itself.
+# Models that do not share a pass: `transformers`' own forward, with the cache that the model creates.
 #
-# Recurrent layers, short convolutions, attention sinks and the like keep a state that cannot be cut into rows of keys
-# and values. So each sequence holds the model's own cache, is computed by itself, and starts anew: there is no prefix
-# cache.
+# Recurrent layers, short convolutions, attention sinks and the like keep a state that cannot be split into rows of keys
+# and values. So each sequence holds the model's own cache, is computed by itself and starts from nothing: there is no
+# prefix cache.
 
 Reading = Literal["chunks", "whole", "again"]
-"""how a sequence is read: in chunks; its prompt whole and then token by token; all of it again for each token"""
+"""how a sequence is read: in chunks; its prompt whole, then token by token; or all of it again for each token"""
 CACHES = ("past_key_values", "cache_params")
-"""what models call their cache, as an argument and as a result"""
+"""models' names for their cache, as an argument and as a result"""
 
 
 @dataclass(eq=False, slots=True)
 class StateSlot(SequenceSlot):
-    """The computed tokens of one sequence and the model's own cache of them."""
+    """The computed tokens of one sequence and the model's cache of them."""
 
     state: Any = None
 
 
 class StateCache:
-    """As many sequences as ``rows`` tokens allow, each with a state of its own; nothing is kept for later ones."""
+    """Sequences up to ``rows`` tokens in all, each with its own state; closed sequences are not reused."""
 
     reuses = False
 
@@ -49,20 +49,20 @@ class StateCache:
 
     @property
     def free(self) -> int:
-        """Tokens that nobody has taken."""
+        """Unreserved tokens."""
         return self.rows - self.held
 
     @property
     def held(self) -> int:
-        """Tokens that sequences have taken."""
+        """Tokens reserved by sequences."""
         return sum(slot.room for slot in self._slots)
 
     def match(self, version: int, tokens: Sequence[int], *, scope: str = "") -> tuple[SequenceSlot | None, int]:
-        """Nothing: a state holds all of its sequence or none."""
+        """Return no match: a state covers its sequence entirely or not at all."""
         return None, 0
 
     def open(self, version: int, tokens: Sequence[int], room: int, *, scope: str = "") -> SequenceSlot | None:
-        """A new sequence with room for so many tokens; None when there is no place."""
+        """Return a new sequence with room for ``room`` tokens; None if there is no space."""
         if room > self.free:
             return None
         slot = StateSlot(version=version, scope=scope, start=0, room=room)
@@ -70,39 +70,39 @@ class StateCache:
         return slot
 
     def grow(self, slot: SequenceSlot, room: int) -> bool:
-        """Take place for ``room`` tokens in all; False when there is none."""
+        """Reserve ``room`` tokens in all; return False if there is no space."""
         if room - slot.room > self.free:
             return False
         slot.room = max(slot.room, room)
         return True
 
     def close(self, slot: SequenceSlot) -> None:
-        """The sequence is over."""
+        """End a sequence."""
         self.drop(slot)
 
     def drop(self, slot: SequenceSlot) -> None:
-        """Give its place back."""
+        """Release a sequence's space."""
         self._slots.remove(slot)
 
     def forget(self, version: int) -> None:
-        """Nothing of a version stays behind its sequences."""
+        """Do nothing: a closed sequence leaves no state."""
 
 
 class OwnCacheRunner:
-    """Any causal model of `transformers`, one sequence after another."""
+    """Any causal model of `transformers`, one sequence at a time."""
 
     def __init__(self, model: Any, reading: Reading, *, why: str) -> None:
-        """``why`` it does not share passes with other sequences."""
+        """``why`` is the reason that it does not share passes with other sequences."""
         self.model = model
         self.reading = reading
         self.why = why
-        wanted = inspect.signature(model.forward).parameters
-        self._cache = next((name for name in CACHES if name in wanted), None)
-        self._keeps = "logits_to_keep" in wanted
+        parameters = inspect.signature(model.forward).parameters
+        self._cache = next((name for name in CACHES if name in parameters), None)
+        self._keeps = "logits_to_keep" in parameters
         self._beats = False
 
     def before_each_layer(self, beat: Callable[[], None]) -> None:
-        """Call ``beat`` before each layer of a pass: to read a long prompt whole takes minutes on a slow machine."""
+        """Call ``beat`` before each layer of a pass: reading a long prompt whole takes minutes on a slow machine."""
         if self._beats:
             return
         self._beats = True
@@ -111,15 +111,15 @@ class OwnCacheRunner:
                 layer.register_forward_pre_hook(lambda *_: beat())
 
     def __call__(self, tokens: torch.Tensor, layout: Sequence[Span], keep: torch.Tensor) -> torch.Tensor:
-        rows, at, kept = [], 0, keep.tolist()
+        rows, at, keep_rows = [], 0, keep.tolist()
         for span in layout:
-            own = [row - at for row in kept if at <= row < at + span.count]
-            rows.append(self._logits(span.slot, tokens[at : at + span.count], own))
+            span_rows = [row - at for row in keep_rows if at <= row < at + span.count]
+            rows.append(self._logits(span.slot, tokens[at : at + span.count], span_rows))
             at += span.count
         return torch.cat(rows)
 
     def _logits(self, slot: SequenceSlot, tokens: torch.Tensor, keep: list[int]) -> torch.Tensor:
-        """Logits `[K, vocabulary]` of these tokens of one sequence, whose state goes on."""
+        """Return the logits `[K, vocabulary]` of these tokens of one sequence, and advance its state."""
         assert isinstance(slot, StateSlot)
         if self.reading == "again":
             tokens = torch.cat((torch.tensor(slot.tokens, dtype=tokens.dtype, device=tokens.device), tokens))
@@ -133,15 +133,15 @@ class OwnCacheRunner:
         return logits.float()
 
     def _state(self, slot: StateSlot) -> dict[str, Any]:
-        """The first pass of a sequence gets no cache: the model makes the kind that it needs."""
+        """Return the cache arguments; the first pass passes no cache, so that the model creates the right kind."""
         if self.reading == "again":
             return {"use_cache": False}
-        known = {} if slot.state is None else {str(self._cache): slot.state}
-        return {"use_cache": True, **known}
+        cache = {} if slot.state is None else {str(self._cache): slot.state}
+        return {"use_cache": True, **cache}
 
     @torch.inference_mode()
     def state_bytes(self) -> tuple[int, int]:
-        """Bytes that a sequence takes for each of its tokens, and for itself, as measured on a short one."""
+        """Return the bytes per token and per sequence, measured on a short sequence."""
         slot = StateSlot(version=0, scope="", start=0, room=0)
         sizes = []
         for count in (_SHORT, 1):
@@ -149,15 +149,15 @@ class OwnCacheRunner:
             self._logits(slot, ids, [])
             slot.tokens.extend(ids.tolist())
             sizes.append(sum({id(part): part.nbytes for part in _tensors(slot.state)}.values()))
-        each = max(sizes[1] - sizes[0], 0)
-        return each, max(sizes[0] - each * _SHORT, 0)
+        token_bytes = max(sizes[1] - sizes[0], 0)
+        return token_bytes, max(sizes[0] - token_bytes * _SHORT, 0)
 
 
 _SHORT = 16
 
 
 def _tensors(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
-    """Every tensor that a cache holds, whatever its class."""
+    """Yield every tensor in a cache of any class."""
     if isinstance(value, torch.Tensor):
         yield value
         return
@@ -174,9 +174,9 @@ _READINGS: tuple[Reading, ...] = ("chunks", "whole", "again")
 
 
 def model_runner_of(model: Any, *, like: ModelRunner | None = None) -> ModelRunner:
-    """The way to run ``model``: that of ``like``, or the fastest that agrees with the model's own pass.
+    """Return the runner for ``model``: like ``like``, or the fastest that matches the model's own pass.
 
-    Raises ModelRefused for a model that no way can run rightly.
+    Raise `ModelRefused` if no runner computes the model correctly.
     """
     if isinstance(like, FusedRunner):
         return FusedRunner(model, like=like)
@@ -197,7 +197,7 @@ def model_runner_of(model: Any, *, like: ModelRunner | None = None) -> ModelRunn
 
 
 def runner_words(runner: ModelRunner) -> str:
-    """How a model is run, for people; and why, where it does not share passes."""
+    """Describe a runner for people, with the reason if it does not share passes."""
     if isinstance(runner, OwnCacheRunner):
         read = {"chunks": "", "whole": ", prompts whole", "again": " and no cache at all"}[runner.reading]
         return f"plain transformers, one sequence at a time without a prefix cache{read}: {runner.why}"
@@ -206,7 +206,7 @@ def runner_words(runner: ModelRunner) -> str:
 
 
 def _shared(model: Any, plain: torch.Tensor) -> ModelRunner | str:
-    """The runner whose passes many sequences share, or why there is none."""
+    """Return a runner whose passes sequences share, or the reason that none works."""
     why = own_state(model)
     if why is not None:
         return why
@@ -214,7 +214,7 @@ def _shared(model: Any, plain: torch.Tensor) -> ModelRunner | str:
         if way is FusedRunner and not FusedRunner.fits(model):
             continue
         runner = way(model)
-        gap = _checked(model, plain, lambda made=runner: _read_shared(made, model))  # type: ignore[misc]
+        gap = _checked(model, plain, lambda candidate=runner: _read_shared(candidate, model))  # type: ignore[misc]
         if gap is None:
             return runner
         why = f"{gap} in a shared pass"
@@ -225,7 +225,7 @@ def _own(model: Any, plain: torch.Tensor, *, why: str) -> ModelRunner:
     failures = []
     for reading in _READINGS:
         runner = OwnCacheRunner(model, reading, why=why)
-        gap = _checked(model, plain, lambda made=runner: _read_alone(made, model))  # type: ignore[misc]
+        gap = _checked(model, plain, lambda candidate=runner: _read_alone(candidate, model))  # type: ignore[misc]
         if gap is None:
             return runner
         failures.append(gap)
@@ -238,7 +238,7 @@ def _own(model: Any, plain: torch.Tensor, *, why: str) -> ModelRunner:
 
 @torch.inference_mode()
 def _plain(model: Any) -> torch.Tensor:
-    """Log-probs after the probe, by the model's own pass over all of it."""
+    """Return the log-probs after the probe, from the model's own pass over all of it."""
     tokens = torch.tensor([probe_ids(model)], device=model.device)
     logits: torch.Tensor = model(input_ids=tokens, use_cache=False).logits[0, -1].float()
     return logits.log_softmax(-1)
@@ -246,11 +246,11 @@ def _plain(model: Any) -> torch.Tensor:
 
 @torch.inference_mode()
 def _checked(model: Any, plain: torch.Tensor, read: Callable[[], torch.Tensor]) -> str | None:
-    """What is wrong with the logits that ``read`` finds after the probe; None when nothing is."""
+    """Return the fault in the logits that ``read`` returns after the probe, or None."""
     try:
         logits = read()
     except (RuntimeError, TypeError, ValueError, AttributeError, IndexError, KeyError) as error:
-        # any failure means the same: this way does not run this model
+        # every failure has one meaning: this runner does not run this model
         return str(error).partition("\n")[0].partition(". ")[0] or type(error).__name__
     gap = float((logits.log_softmax(-1) - plain).abs().max())
     limit = 1e-2 if model.dtype == torch.float32 else 0.5
@@ -258,7 +258,7 @@ def _checked(model: Any, plain: torch.Tensor, read: Callable[[], torch.Tensor]) 
 
 
 class _WatchedLayout(Layout):
-    """Notes the windows that a model's layers ask for."""
+    """Records the windows that a model's layers request."""
 
     windows: set[int | None]
 
@@ -270,14 +270,14 @@ class _WatchedLayout(Layout):
 
 
 def _read_shared(runner: ModelRunner, model: Any) -> torch.Tensor:
-    """The probe in two chunks and a single token. Raises ValueError where a window does not reach the attention."""
+    """Read the probe in two chunks and a single token; raise `ValueError` if a window does not reach the attention."""
     kv_cache = kv_cache_for(model, rows=256)
     windows: set[int | None] = set()
 
     def layout(spans: Sequence[Span]) -> Layout:
-        made = _WatchedLayout(kv_cache, spans)
-        made.windows = windows
-        return made
+        watched = _WatchedLayout(kv_cache, spans)
+        watched.windows = windows
+        return watched
 
     slot = kv_cache.open(0, (), len(PROBE))
     logits = _read(runner, model, slot, _CHUNKS, layout)
@@ -287,7 +287,7 @@ def _read_shared(runner: ModelRunner, model: Any) -> torch.Tensor:
 
 
 def _read_alone(runner: OwnCacheRunner, model: Any) -> torch.Tensor:
-    """The probe as the runner would read it."""
+    """Read the probe as the runner would read it."""
     slot = StateCache(len(PROBE)).open(0, (), len(PROBE))
     return _read(runner, model, slot, _CHUNKS if runner.reading == "chunks" else _WHOLE, list)
 

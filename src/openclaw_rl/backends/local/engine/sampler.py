@@ -1,6 +1,6 @@
-"""The sampler: from logits to tokens, each row of a batch by its own request's sampling settings and rng.
+"""The sampler: from logits to tokens, each batch row with its own request's sampling settings and rng.
 
-The random number of a row comes from that request's rng alone, so who else is in the batch does not change it.
+A row's random number is drawn from its request's rng alone, so the rest of the batch does not change it.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ import torch
 from openclaw_rl.types import Sampling
 
 BLOCK = 128
-"""probs that are added up first, to find the block of the vocabulary in which a random number falls"""
+"""probs summed per block, to find the vocabulary block that contains a random number"""
 HEAD = 512
-"""top-p looks at this many of the best tokens first, and sorts the whole vocabulary only where they do not suffice"""
+"""best tokens that top-p checks first; it sorts the whole vocabulary only if they do not suffice"""
 DRY_ALLOWED = 2
-"""so many tokens in a row may come again before what came after them is penalised"""
+"""consecutive tokens that may repeat before the next token of the repeat is penalised"""
 DRY_BASE = 1.75
-"""by how much that penalty grows with each token more"""
+"""growth factor of that penalty per further token"""
 DRY_LONGEST = 12
-"""a repeat is measured up to here, which keeps the penalty finite"""
+"""longest measured repeat, which keeps the penalty finite"""
 DRY_BREAKER = -1
-"""stands for signs and figures, so that an item of a list that comes again is known whatever its number"""
+"""stands for signs and figures, so that a repeated list item is recognised whatever its number"""
 DRY_WINDOW = 1024
-"""repeats are searched in so many of the newest tokens"""
+"""newest tokens that are searched for repeats"""
 
 
 class HoldsTokens(Protocol):
-    """What holds a reply to a format."""
+    """A constraint on a reply's tokens."""
 
     def allowed(self) -> torch.Tensor:
-        """The tokens that may come next `[vocabulary]`, bool; at least one."""
+        """Return the allowed next tokens `[vocabulary]`, bool; at least one."""
         ...
 
     def take(self, token: int) -> None:
-        """Go on with a token that was allowed."""
+        """Advance by a token that was allowed."""
         ...
 
 
 @dataclass(slots=True)
 class RequestSampler:
-    """One request's sampling settings, rng and past tokens; ``constraint`` where it is held to a format."""
+    """One request's sampling settings, rng and past tokens; ``constraint`` if it has a format."""
 
     sampling: Sampling
     rng: Random
@@ -63,11 +63,11 @@ class RequestSampler:
         text_of: Callable[[int], str],
         constraint: HoldsTokens | None = None,
     ) -> RequestSampler:
-        seen = frozenset(prompt) if sampling.repetition_penalty != 1.0 else frozenset()
-        return cls(sampling, Random(sampling.seed), seen, text_of, constraint)
+        past = frozenset(prompt) if sampling.repetition_penalty != 1.0 else frozenset()
+        return cls(sampling, Random(sampling.seed), past, text_of, constraint)
 
     def note(self, token: int) -> None:
-        """Remember a sampled token; in ``history`` whatever stands between two words is one `DRY_BREAKER`."""
+        """Record a sampled token; in ``history`` anything between two words becomes one `DRY_BREAKER`."""
         self.counts[token] += 1
         if self.constraint is not None:
             self.constraint.take(token)
@@ -84,11 +84,11 @@ class RequestSampler:
         return s.repetition_penalty != 1.0 or s.presence_penalty != 0.0 or s.frequency_penalty != 0.0
 
     def dry_penalties(self) -> dict[int, float]:
-        """What tokens lose that would go on with a repeat; nothing in most steps."""
+        """Return the penalties of tokens that would continue a repeat; empty in most steps."""
         if not self.sampling.dry_multiplier:
             return {}
-        found = _repeats(self.history[-DRY_WINDOW:]).items()
-        return {token: self.sampling.dry_multiplier * DRY_BASE ** (length - DRY_ALLOWED) for token, length in found}
+        repeats = _repeats(self.history[-DRY_WINDOW:]).items()
+        return {token: self.sampling.dry_multiplier * DRY_BASE ** (length - DRY_ALLOWED) for token, length in repeats}
 
     @property
     def filtered(self) -> bool:
@@ -98,10 +98,10 @@ class RequestSampler:
 
 @dataclass(frozen=True, slots=True)
 class SampledToken:
-    """A token, its log-prob as the model gave it and after the temperature, and the best alternatives.
+    """A token, its log-prob before and after the temperature, and the best alternatives.
 
-    ``allowed`` is the logarithm of the probability, after the temperature, of all tokens that the format left; None
-    where there is no format.
+    ``allowed`` is the logarithm of the probability, after the temperature, of all tokens that the format allows; None
+    without a format.
     """
 
     token: int
@@ -113,7 +113,7 @@ class SampledToken:
 
 @torch.inference_mode()
 def sample(logits: torch.Tensor, samplers: Sequence[RequestSampler]) -> list[SampledToken]:
-    """One token per row of ``logits`` `[n, vocabulary]`, float32."""
+    """Sample one token per row of ``logits`` `[n, vocabulary]`, float32."""
     temperatures = [sampler.sampling.temperature or 1.0 for sampler in samplers]
     scales = any(temperature != 1.0 for temperature in temperatures)
     scaled = logits / logits.new_tensor(temperatures)[:, None] if scales else logits
@@ -121,8 +121,8 @@ def sample(logits: torch.Tensor, samplers: Sequence[RequestSampler]) -> list[Sam
     scaled_norm = scaled.logsumexp(-1) if scales else raw_norm
     scores = _penalise(scaled, logits, samplers, temperatures)
     norm = scaled_norm if scores is scaled else scores.logsumexp(-1)
-    held = _hold(scores, norm, scaled, scaled_norm, samplers)
-    tokens = _choose(held.scores, samplers, held.norm)
+    constrained = _hold(scores, norm, scaled, scaled_norm, samplers)
+    tokens = _choose(constrained.scores, samplers, constrained.norm)
     at = tokens[:, None]
     raw = (logits.gather(1, at)[:, 0] - raw_norm).tolist()
     tempered = (scaled.gather(1, at)[:, 0] - scaled_norm).tolist()
@@ -131,14 +131,15 @@ def sample(logits: torch.Tensor, samplers: Sequence[RequestSampler]) -> list[Sam
     for sampler, token in zip(samplers, ids, strict=True):
         sampler.note(token)
     return [
-        SampledToken(t, min(r, 0.0), min(h, 0.0), top, held.allowed.get(row))
+        SampledToken(t, min(r, 0.0), min(h, 0.0), top, constrained.allowed.get(row))
         for row, (t, r, h, top) in enumerate(zip(ids, raw, tempered, tops, strict=True))
     ]
 
 
 @dataclass(frozen=True, slots=True)
 class _HeldScores:
-    """Scores without what formats forbid, their log-normalisers `[n]`, and by row what was left, as a logarithm."""
+    """Scores without the tokens that formats forbid, their log-normalisers `[n]`, and by row the log of the allowed
+    share."""
 
     scores: torch.Tensor
     norm: torch.Tensor
@@ -152,23 +153,23 @@ def _hold(
     scaled_norm: torch.Tensor,
     samplers: Sequence[RequestSampler],
 ) -> _HeldScores:
-    """``scores`` are ``scaled`` after the penalties, or ``scaled`` itself; each with its log-normalisers."""
+    """Mask forbidden tokens. ``scores`` are ``scaled`` after the penalties, or ``scaled`` itself."""
     rows = {row: sampler.constraint for row, sampler in enumerate(samplers) if sampler.constraint is not None}
     if not rows:
         return _HeldScores(scores, norm, {})
-    held, left, allowed = scores.clone(), norm.clone(), dict[int, float]()
+    masked, norms, allowed = scores.clone(), norm.clone(), dict[int, float]()
     for row, constraint in rows.items():
         forbidden = ~constraint.allowed().to(scores.device)
-        left[row] = held[row].masked_fill_(forbidden, -torch.inf).logsumexp(-1)
-        free = left[row] if scores is scaled else scaled[row].masked_fill(forbidden, -torch.inf).logsumexp(-1)
+        norms[row] = masked[row].masked_fill_(forbidden, -torch.inf).logsumexp(-1)
+        free = norms[row] if scores is scaled else scaled[row].masked_fill(forbidden, -torch.inf).logsumexp(-1)
         allowed[row] = min(0.0, float(free - scaled_norm[row]))
-    return _HeldScores(held, left, allowed)
+    return _HeldScores(masked, norms, allowed)
 
 
 def _penalise(
     scaled: torch.Tensor, logits: torch.Tensor, samplers: Sequence[RequestSampler], temperatures: Sequence[float]
 ) -> torch.Tensor:
-    """Penalties act on the logits before the temperature; rows without any are left alone."""
+    """Apply penalties to the logits before the temperature; other rows are unchanged."""
     dry = [sampler.dry_penalties() for sampler in samplers]
     rows = [row for row, sampler in enumerate(samplers) if sampler.penalised or dry[row]]
     if not rows:
@@ -177,8 +178,8 @@ def _penalise(
     for row in rows:
         sampler, sampling = samplers[row], samplers[row].sampling
         scores = logits[row].clone()
-        if sampling.repetition_penalty != 1.0 and (seen := sorted(sampler.prompt | sampler.counts.keys())):
-            index = torch.tensor(seen, device=logits.device)
+        if sampling.repetition_penalty != 1.0 and (past := sorted(sampler.prompt | sampler.counts.keys())):
+            index = torch.tensor(past, device=logits.device)
             old = scores[index]
             scores[index] = torch.where(old < 0, old * sampling.repetition_penalty, old / sampling.repetition_penalty)
         if sampler.counts:
@@ -193,24 +194,24 @@ def _penalise(
 
 
 def _repeats(history: Sequence[int]) -> dict[int, int]:
-    """Which tokens would go on repeating an earlier stretch, and how many tokens in a row are a repeat already.
+    """Return the tokens that would continue a repeat of an earlier stretch, each with the repeat's length so far.
 
-    Signs and figures may come as often as they like.
+    Signs and figures may repeat freely.
     """
     newest = len(history) - 1
-    found: dict[int, int] = {}
+    lengths: dict[int, int] = {}
     for at in range(newest):
         length = 0
         while length < DRY_LONGEST and length <= at and history[at - length] == history[newest - length]:
             length += 1
         follower = history[at + 1]
         if length >= DRY_ALLOWED and follower != DRY_BREAKER:
-            found[follower] = max(length, found.get(follower, 0))
-    return found
+            lengths[follower] = max(length, lengths.get(follower, 0))
+    return lengths
 
 
 def _choose(scores: torch.Tensor, samplers: Sequence[RequestSampler], norm: torch.Tensor) -> torch.Tensor:
-    """A token for each row of ``scores``, whose log-normaliser is ``norm`` `[n]`."""
+    """Return a token for each row of ``scores``, whose log-normaliser is ``norm`` `[n]`."""
     sampled = [row for row, sampler in enumerate(samplers) if not sampler.sampling.greedy]
     plain = [row for row in sampled if not samplers[row].filtered]
     if len(plain) == len(samplers):
@@ -225,7 +226,7 @@ def _choose(scores: torch.Tensor, samplers: Sequence[RequestSampler], norm: torc
 
 
 def _pick(probs: torch.Tensor, samplers: Sequence[RequestSampler]) -> torch.Tensor:
-    """Where each sampler's random number falls in the running sum of its row: in which block, then where in it."""
+    """Locate each sampler's random number in the running sum of its row: first the block, then the position in it."""
     width = BLOCK if probs.shape[-1] % BLOCK == 0 else probs.shape[-1]
     blocks = probs.view(len(probs), -1, width)
     sums = blocks.sum(-1).double().cumsum(-1)
@@ -235,13 +236,13 @@ def _pick(probs: torch.Tensor, samplers: Sequence[RequestSampler]) -> torch.Tens
     inner = blocks[torch.arange(len(probs), device=probs.device), block[:, 0]].double().cumsum(-1)
     place = torch.searchsorted(inner, points - before, right=True).clamp_(max=width - 1)
     picked = (block * width + place)[:, 0]
-    # rounding can land on a token of probability zero at the very end of the row or block
+    # rounding can hit a token of probability zero at the very end of the row or block
     impossible = probs.gather(1, picked[:, None])[:, 0] == 0
     return torch.where(impossible, probs.argmax(-1), picked) if impossible.any() else picked
 
 
 def _pick_filtered(scores: torch.Tensor, sampler: RequestSampler) -> torch.Tensor:
-    """Among the tokens that top-k, then top-p, then min-p leave, best first."""
+    """Sample from the tokens that pass top-k, then top-p, then min-p, best first."""
     sampling = sampler.sampling
     size = scores.shape[-1]
     probs = scores.softmax(-1)
@@ -251,12 +252,12 @@ def _pick_filtered(scores: torch.Tensor, sampler: RequestSampler) -> torch.Tenso
         best, ids = probs.sort(descending=True)
     if sampling.top_k:
         best = best / best.sum()
-    kept = best * (best.cumsum(-1) - best < sampling.top_p) * (best >= sampling.min_p * best[0])
-    return ids[_pick(kept[None], [sampler])[0]]
+    filtered = best * (best.cumsum(-1) - best < sampling.top_p) * (best >= sampling.min_p * best[0])
+    return ids[_pick(filtered[None], [sampler])[0]]
 
 
 def _needs_more(best: torch.Tensor, sampling: Sampling) -> bool:
-    """Whether a token behind the head could still be allowed."""
+    """Return True if a token beyond the head could still be allowed."""
     reached = float(best.sum()) >= sampling.top_p
     return not reached and not float(best[-1]) < sampling.min_p * float(best[0])
 
@@ -264,12 +265,12 @@ def _needs_more(best: torch.Tensor, sampling: Sampling) -> bool:
 def _tops(
     logits: torch.Tensor, norm: torch.Tensor, samplers: Sequence[RequestSampler]
 ) -> list[tuple[tuple[int, float], ...]]:
-    found: list[tuple[tuple[int, float], ...]] = []
+    tops: list[tuple[tuple[int, float], ...]] = []
     for row, sampler in enumerate(samplers):
         count = min(sampler.sampling.top_logprobs, logits.shape[-1])
         if not count:
-            found.append(())
+            tops.append(())
             continue
         values, ids = logits[row].topk(count)
-        found.append(tuple(zip(ids.tolist(), (values - norm[row]).clamp(max=0.0).tolist(), strict=True)))
-    return found
+        tops.append(tuple(zip(ids.tolist(), (values - norm[row]).clamp(max=0.0).tolist(), strict=True)))
+    return tops

@@ -1,9 +1,9 @@
 """The scheduler: continuous batching with chunked prefill.
 
-Requests join and leave between two passes of the model. Each step runs one pass per version in use: one decode token of
-every running reply, and a chunk of the prompts in prefill, cut so that decoding goes on. Memory is bounded by the KV
-cache: a request waits until its rows are there, and when running replies outgrow it the youngest is preempted and
-computed again later.
+Requests join and leave between two model passes. Each step runs one pass per version in use: one decode token per
+running reply, and a chunk of the prompts in prefill, cut so that decoding continues. The KV cache bounds memory: a
+request waits until its rows are free, and when running replies outgrow the cache the youngest is preempted and computed
+again later.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from openclaw_rl.backends.local.engine.sampler import RequestSampler, SampledTok
 from openclaw_rl.ports import Alternative, Delta, Piece, Scores
 from openclaw_rl.types import Finish, Logprobs, Sampling, Tokens
 
-# What the engine works on: a reply being generated, a reply being scored.
+# The engine's jobs: generate a reply, score a reply.
 
 
 @dataclass(eq=False, slots=True)
 class Generation:
-    """A reply being generated. ``tokens`` are the prompt and what was sampled."""
+    """A reply in generation. ``tokens`` are the prompt and the sampled tokens."""
 
     id: int
     version: int
@@ -72,22 +72,22 @@ class Generation:
         )
 
     def hold(self, constraint: TokenConstraint) -> None:
-        """Hold the reply to a format, before its first token."""
+        """Constrain the reply to a format, before its first token."""
         self.constraint = self.sampler.constraint = constraint
 
     @property
     def num_tokens(self) -> int:
-        """Tokens whose values must be in the cache before the next one can be sampled."""
+        """Tokens that must be in the cache before the next token can be sampled."""
         return len(self.tokens)
 
     def take(self, sampled: SampledToken) -> tuple[Delta, Finish | None]:
-        """Add a sampled token: what to show for it, and how the reply ends if it does."""
+        """Add a sampled token; return its delta, and the finish reason if the reply ends."""
         self.tokens.append(sampled.token)
         self.logprobs.append(sampled.tempered)
         if self.constraint is not None:
             self._held(self.constraint, sampled)
-        shown, finish = self.words.take(sampled.token)
-        return Delta(text=shown, pieces=(self._piece(sampled),)), finish
+        text, finish = self.words.take(sampled.token)
+        return Delta(text=text, pieces=(self._piece(sampled),)), finish
 
     def _held(self, constraint: TokenConstraint, sampled: SampledToken) -> None:
         if (refusal := constraint.refusal) is not None:
@@ -96,7 +96,7 @@ class Generation:
         self.allowed.append(sampled.allowed)
 
     def result(self, finish: Finish) -> Finished:
-        """The finished reply."""
+        """Return the finished reply."""
         prompt, reply = tuple(self.tokens[: self.prompt]), tuple(self.tokens[self.prompt :])
         allowed = None if self.constraint is None else tuple(self.allowed)
         return Finished(self.id, self.words.text, prompt, reply, tuple(self.logprobs), finish, self.version, allowed)
@@ -108,7 +108,8 @@ class Generation:
 
 @dataclass(eq=False, slots=True)
 class Scoring:
-    """A given reply being scored. ``tokens`` are the prompt and the reply without its last, which predicts nothing."""
+    """A given reply to be scored. ``tokens`` are the prompt and the reply except its last token, which predicts
+    nothing."""
 
     id: int
     version: int
@@ -125,19 +126,19 @@ class Scoring:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens whose values must be in the cache before the job is done."""
+        """Tokens that must be in the cache before the job is done."""
         return len(self.tokens)
 
     @property
     def reusable(self) -> int:
-        """Tokens that may come from the cache: the rest must be computed, for their logits."""
+        """Tokens that the cache may provide: the others must be computed for their logits."""
         return self.prompt - 1 + len(self.logprobs)
 
     def take(self, logits: torch.Tensor) -> None:
         """Add the log-probs of the reply tokens that ``logits`` `[n, vocabulary]` predict."""
-        done = len(self.logprobs)
+        start = len(self.logprobs)
         values = (logits / self.temperature).log_softmax(-1) if self.temperature != 1.0 else logits.log_softmax(-1)
-        targets = torch.tensor(self.reply[done : done + len(values)], device=values.device)
+        targets = torch.tensor(self.reply[start : start + len(values)], device=values.device)
         self.logprobs.extend(values.gather(1, targets[:, None])[:, 0].clamp(max=0.0).tolist())
         if self.top_k:
             best, ids = values.topk(min(self.top_k, values.shape[-1]))
@@ -145,7 +146,7 @@ class Scoring:
             self.top_logprobs.extend(map(tuple, best.clamp(max=0.0).tolist()))
 
     def result(self) -> ScoreFinished:
-        """The finished score."""
+        """Return the finished score."""
         tops, values = tuple(self.top_tokens), tuple(self.top_logprobs)
         return ScoreFinished(self.id, Scores(logprobs=tuple(self.logprobs), top_tokens=tops, top_logprobs=values))
 
@@ -153,9 +154,9 @@ class Scoring:
 EngineJob = Generation | Scoring
 
 LOOKAHEAD = 128
-"""rows reserved beyond the tokens known, so that a reply seldom has to move"""
+"""rows reserved beyond the known tokens, so that a reply seldom moves"""
 CANDIDATE_EVERY = 4
-"""while users' replies run, a candidate under evaluation gets one pass in so many"""
+"""steps per pass of a candidate under evaluation while users' replies run"""
 
 
 @dataclass(slots=True)
@@ -167,19 +168,19 @@ class ScheduledTokens:
 
     @property
     def done(self) -> int:
-        """Tokens of the job that are computed already."""
+        """Tokens of the job that are already computed."""
         assert self.job.slot is not None
         return len(self.job.slot)
 
     @property
     def last(self) -> bool:
-        """Whether the job's known tokens are all computed after this pass."""
+        """True if this pass computes the job's last known token."""
         return self.done + self.count == self.job.num_tokens
 
 
 @dataclass(slots=True)
 class PrefillBudget:
-    """How many prompt tokens a step may prefill: while replies decode, and while nothing else is to be done."""
+    """Prompt tokens that a step may prefill: while replies decode, and while there is no other work."""
 
     shared: int
     alone: int
@@ -187,7 +188,7 @@ class PrefillBudget:
 
 @dataclass(slots=True)
 class EngineCounts:
-    """What happened since the start, in tokens but for the first and the last."""
+    """Totals since the start, in tokens except the first and the last."""
 
     steps: int = 0
     computed: int = 0
@@ -197,7 +198,8 @@ class EngineCounts:
 
 
 class Scheduler:
-    """Which tokens the next pass computes. Jobs of ``loaded`` versions run; those of ``candidates`` yield to users."""
+    """Chooses the tokens of the next pass. Jobs of ``loaded`` versions run; jobs of ``candidates`` yield to users'
+    jobs."""
 
     def __init__(
         self,
@@ -220,16 +222,16 @@ class Scheduler:
 
     @property
     def idle(self) -> bool:
-        """Nothing runs and nothing that waits can."""
+        """True if no job runs and no waiting job can run."""
         return not self.running and not any(job.version in self._loaded for job in self.waiting)
 
     @property
     def jobs(self) -> tuple[EngineJob, ...]:
-        """All that wait or run."""
+        """All waiting and running jobs."""
         return (*self.waiting, *self.running)
 
     def leave(self, job: EngineJob) -> None:
-        """A job is over; what it computed stays in the prefix cache."""
+        """Remove a finished job; its computed tokens stay in the prefix cache."""
         if job in self.waiting:
             self.waiting.remove(job)
             return
@@ -239,7 +241,7 @@ class Scheduler:
             job.slot = None
 
     def admit(self) -> None:
-        """Let waiting jobs in, oldest first; one that must wait for a shared prompt lets others pass."""
+        """Admit waiting jobs, oldest first; a job that waits for a shared prompt lets others pass."""
         for job in list(self.waiting):
             if len(self.running) >= self._max_batch:
                 return
@@ -251,16 +253,16 @@ class Scheduler:
             self.running.append(job)
 
     def versions(self) -> list[int]:
-        """The versions that get a pass now."""
+        """Return the versions that get a pass now."""
         return sorted({job.version for job in self.running} - self._yielding())
 
     def plan(self, version: int) -> list[ScheduledTokens]:
-        """The tokens of the next pass: every running reply's one, then prompts, oldest first, within the budget."""
+        """Return the tokens of the next pass: one per running reply, then prompts, oldest first, within the budget."""
         jobs = [job for job in self.running if job.version == version]
         parts = [ScheduledTokens(job, 1) for job in jobs if _remaining(job) == 1]
         replies = any(isinstance(job, Generation) and _remaining(job) == 1 for job in self.running)
         budget = self._prefill.shared if replies else self._prefill.alone
-        # a reply that somebody waits for is prefilled before a score
+        # a reply, which a user may wait for, is prefilled before a score
         prefill = sorted((job for job in jobs if _remaining(job) > 1), key=lambda job: isinstance(job, Scoring))
         for job in prefill:
             if budget <= 0:
@@ -269,10 +271,10 @@ class Scheduler:
             parts.append(ScheduledTokens(job, count))
             budget -= count
         placed = [part for part in parts if self._make_room(part)]
-        return [part for part in placed if part.job.slot is not None]  # a later one may have preempted it
+        return [part for part in placed if part.job.slot is not None]  # a later part may have preempted it
 
     def _yielding(self) -> set[int]:
-        """Candidates that let users go first: while a user's reply runs they get one pass in `CANDIDATE_EVERY`."""
+        """Return the candidates that yield now: while a user's reply runs they get one pass in `CANDIDATE_EVERY`."""
         users = any(isinstance(job, Generation) and job.version not in self._candidates for job in self.running)
         return set(self._candidates) if users and self._counts.steps % CANDIDATE_EVERY else set()
 
@@ -285,20 +287,20 @@ class Scheduler:
         return True
 
     def _waits_for_prefix(self, job: EngineJob) -> bool:
-        """Whether a running job is just computing a prefix that this one shares, longer than any that is cached."""
+        """Return True if a running job is computing a prefix shared with ``job``, longer than any cached prefix."""
         if not self._kv_cache.reuses:
             return False
-        _, known = self._kv_cache.match(job.version, job.tokens, scope=job.scope)
-        for other in self.running:
-            alike = (other.version, other.scope) == (job.version, job.scope)
-            if alike and other.slot is not None and len(other.slot) < other.num_tokens - 1:
-                ahead = common_prefix(other.tokens, job.tokens)
-                if ahead >= SHORTEST_HIT and min(ahead, other.num_tokens - 1) > known:
+        _, cached = self._kv_cache.match(job.version, job.tokens, scope=job.scope)
+        for running in self.running:
+            alike = (running.version, running.scope) == (job.version, job.scope)
+            if alike and running.slot is not None and len(running.slot) < running.num_tokens - 1:
+                ahead = common_prefix(running.tokens, job.tokens)
+                if ahead >= SHORTEST_HIT and min(ahead, running.num_tokens - 1) > cached:
                     return True
         return False
 
     def _make_room(self, part: ScheduledTokens) -> bool:
-        """Rows for a part, if need be those of the youngest running job; False when it was this one."""
+        """Reserve rows for a part, if necessary those of the youngest running job; return False if that is this job."""
         while part.job.slot is not None and not self._kv_cache.grow(part.job.slot, part.done + part.count):
             self._preempt(self.running[-1])
         if part.job.slot is None:

@@ -1,4 +1,4 @@
-"""The weights in training, an adapter on a base or all of it: loading, saving, and which are teacher and base."""
+"""The weights in training, an adapter on a base or a full model: loading, saving, and the teacher and base."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ log = logging.getLogger(__name__)
 Weights = dict[str, Tensor]
 _CASTS = (torch.bfloat16, torch.float16)
 _READS_WEIGHTS = frozenset({"mamba", "mamba2", "falcon_mamba", "falcon_h1", "nemotron_h"})
-"""models whose kernels read the weight of ``out_proj`` past an adapter, so that peft refuses to put one there"""
+"""models whose kernels read the weight of ``out_proj`` past an adapter, so that peft refuses an adapter there"""
 _EXPERT_PARTS = {"gate", "gate_proj", "up_proj", "down_proj"}
-_WHOLE = 0.25  # of a rank's memory that weights which are not trained may take before the ranks divide them
-_LARGE = 1_000_000_000  # weights from which compiling the layers pays for itself within a few steps
+_WHOLE = 0.25  # largest share of a rank's memory that frozen weights take before the ranks shard them
+_LARGE = 1_000_000_000  # parameter count from which compiling the layers saves time within a few steps
 
 
 class PolicyModel:
-    """The model in training. ``tokenizer`` is the base's; ``note`` says why the token tree is not used, or is None."""
+    """The model in training. ``tokenizer`` is the base's; ``note`` is the reason for no token tree, or None."""
 
     def __init__(self, settings: TrainerArgs, ranks: Ranks = ALONE) -> None:
         self.settings = settings
@@ -53,7 +53,7 @@ class PolicyModel:
             self._train_everything()
         self._shard(self.model)
         self._switches = adapter_layers(self.model)
-        self.model.eval()  # the adapter's layers came in training mode
+        self.model.eval()  # the adapter's layers start in training mode
         self.parameters = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         self._initial = self.weights() if settings.lora else None
         if self._compiles():
@@ -66,7 +66,7 @@ class PolicyModel:
         loaded = (s.loader or load)(
             model,
             cache_dir=Path(s.cache_dir),
-            device=str(self.device) if self.ranks.count == 1 else "cpu",  # sharded, it may fit where it does not whole
+            device=str(self.device) if self.ranks.count == 1 else "cpu",  # a model that does not fit may fit sharded
             dtype=s.dtype,
             progress=log.info,
             chat_template=s.chat_template,
@@ -83,32 +83,32 @@ class PolicyModel:
     def _shard(self, model: Any) -> None:
         if self.ranks.mesh is None:
             return
-        kept = next(model.parameters()).dtype
+        dtype = next(model.parameters()).dtype
         if all(p.requires_grad for p in model.parameters()) or self._divides_frozen(model):
-            shard_layers(model, self.ranks, compute=self.compute if self._mixed() and kept != self.compute else None)
+            shard_layers(model, self.ranks, compute=self.compute if self._mixed() and dtype != self.compute else None)
         else:
             model.to(self.device)
 
     def _divides_frozen(self, model: Any) -> bool:
-        """Whether ranks divide weights that are not trained: nothing needs to be sent for whole ones."""
+        """Return True if ranks shard frozen weights; whole copies need no communication."""
         if self.settings.shard_frozen is not None:
             return self.settings.shard_frozen
         size: int = sum(p.numel() * p.element_size() for p in model.parameters())
-        room = self.ranks.least(total(self.device) // self.beside)  # all of them divide, or none
+        room = self.ranks.least(total(self.device) // self.beside)  # all ranks shard them, or none
         return size > _WHOLE * room
 
     @property
     def beside(self) -> int:
-        """How many ranks take from the same memory."""
+        """Number of ranks that share one memory."""
         return self.ranks.count if self.device.type == "cpu" else 1
 
     def _train_everything(self) -> None:
-        # small steps vanish in the rounding of half precision: what is trained is kept in single
+        # half precision rounds small steps away: trained weights are kept in single precision
         self.model.to(torch.float32 if self.compute in _CASTS else self.compute)
         self.model.requires_grad_(True)
 
     def _frozen(self, model: str) -> Net:
-        """Another model beside the one in training; it may see trees where that one does not, and the other way."""
+        """Load another frozen model; whether it uses the tree is decided independently of the model in training."""
         return self._beside(self._load(model)[0])
 
     def _beside(self, model: Any) -> Net:
@@ -119,17 +119,17 @@ class PolicyModel:
         return self._net(model, tree=why is None)
 
     def _teacher_model(self, model: str) -> Net:
-        """Other weights that teach: their token ids must mean the same as the policy's."""
-        found, tokenizer = self._load(model)
+        """Load another model as the teacher; its token ids must mean the same as the policy's."""
+        teacher, tokenizer = self._load(model)
         if why := vocabulary_difference(self.tokenizer, tokenizer):
             raise ModelRefused(
                 f"the teacher {model} has another vocabulary than {self.settings.model}: {why}",
                 remedy="give train.loss.teacher_model a model with the policy's tokenizer, or unset it",
             )
-        return self._beside(found)
+        return self._beside(teacher)
 
     def _separate_base(self) -> Net | None:
-        """With an adapter, the base is the model without it; a full tune must hold a second one."""
+        """Load a second model as the base of a full tune; with an adapter, the base is the model without it."""
         s = self.settings
         needed = (
             s.compares_with_base or (s.teacher == "base" and s.teacher_model is None) or s.rehearse_teacher == "base"
@@ -140,12 +140,12 @@ class PolicyModel:
 
     @property
     def width(self) -> int:
-        """Of its hidden states."""
+        """Width of the hidden states."""
         return int(self.model.get_output_embeddings().weight.shape[1])
 
     @property
     def tree(self) -> bool:
-        """Whether a batch is computed as a tree."""
+        """True if a batch is computed as a tree."""
         return self.note is None
 
     def _net(
@@ -161,16 +161,16 @@ class PolicyModel:
         return Net(model=model, head=head, tree=sees, context=context, ranks=self.ranks)
 
     def student(self) -> Student:
-        """The policy as it stands."""
+        """Return the policy with its current weights."""
         dropout = self.settings.lora and self.settings.lora_dropout > 0
         return Student(net=self._net(self.model, self._inference), training=self._training, two_passes=dropout)
 
     def base(self) -> Net:
-        """The weights that nothing was learned into."""
+        """Return the untrained weights."""
         return self._base or self._net(self.model, self._without_adapter)
 
     def teacher(self, role: str, base: Net, *, ema: Weights | None, live: Weights | None = None) -> Net:
-        """The weights that see the hints. ``live`` None: the policy as it stands."""
+        """Return the weights that see the hints. ``live`` None: the policy's current weights."""
         if self._other is not None:
             return self._other
         roles: dict[str, Callable[[], Net]] = {
@@ -181,11 +181,11 @@ class PolicyModel:
         return roles[role]()
 
     def served(self, average: Weights) -> Net:
-        """The weights that were published, where these are an average."""
+        """Return the published weights, if these are an average."""
         return self._net(self.model, lambda: self.lent(average))
 
     def recompute(self, on: bool) -> None:
-        """Whether layers are computed again in the backward pass, which keeps less of them in memory."""
+        """Switch recomputing layers in the backward pass, which saves memory, on or off."""
         on = on and self.model.supports_gradient_checkpointing
         if on and not self.model.is_gradient_checkpointing:
             self.model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -205,7 +205,7 @@ class PolicyModel:
 
     @contextmanager
     def _training(self) -> Iterator[None]:
-        """Training mode only for what listens to it, as walking through all modules takes a while."""
+        """Enter training mode only if a module depends on it, because walking through all modules takes a while."""
         listens = self.model.is_gradient_checkpointing or (self.settings.lora and self.settings.lora_dropout > 0)
         if self.model.training != listens:
             self.model.train(listens)
@@ -225,7 +225,7 @@ class PolicyModel:
 
     @contextmanager
     def lent(self, weights: Weights) -> Iterator[None]:
-        """Lend the model other values of its trained parameters for a while."""
+        """Replace trained parameters temporarily."""
         before = {name: p.data for name, p in self.parameters.items() if name in weights and not is_sharded(p)}
         shards = {
             name: local(p.detach()).clone() for name, p in self.parameters.items() if name in weights and is_sharded(p)
@@ -242,7 +242,7 @@ class PolicyModel:
     @torch.no_grad()
     def _lend(self, name: str, value: Tensor) -> None:
         parameter = self.parameters[name]
-        if is_sharded(parameter):  # it is gathered from this very memory
+        if is_sharded(parameter):  # the shards are gathered from this very memory
             local(parameter).copy_(value)
         else:
             parameter.data = value
@@ -256,22 +256,22 @@ class PolicyModel:
 
     @torch.no_grad()
     def put(self, weights: Weights) -> None:
-        """Give the trained parameters these values, this rank's rows of them."""
+        """Set the trained parameters to these values, this rank's rows of them."""
         if missing := self.parameters.keys() - weights.keys():
             raise BackendError(f"{len(missing)} weights are missing, {min(missing)!r} among them")
         for name, parameter in self.parameters.items():
             local(parameter).copy_(weights[name])
 
     def weights(self) -> Weights:
-        """A copy of the trained parameters, this rank's rows of them."""
+        """Copy the trained parameters, this rank's rows of them."""
         return {name: local(p.detach()).clone() for name, p in self.parameters.items()}
 
     def rows(self, weights: Weights) -> Weights:
-        """This rank's rows of whole parameters."""
+        """Return this rank's rows of whole parameters."""
         return {name: rows_of(p, weights[name], self.ranks) for name, p in self.parameters.items() if name in weights}
 
     def begin(self) -> Weights:
-        """The trained parameters as they are at version 0."""
+        """Return the trained parameters of version 0."""
         if self._initial is not None:
             return self._initial
         if self._base is not None:
@@ -281,20 +281,20 @@ class PolicyModel:
         return self.rows(dict(self._load(self.settings.model)[0].named_parameters()))
 
     def read(self, directory: Path) -> Weights:
-        """The trained parameters that a version's directory holds, this rank's rows of them."""
+        """Read the trained parameters from a version's directory, this rank's rows of them."""
         path = directory / (ADAPTER if self._wrapped is not None else MODEL)
         if not path.exists():
             kind = "an adapter" if self._wrapped is not None else "a full model"
             raise BackendError(f"{directory} holds no {path.name}", remedy=f"its parent must be {kind} of this trainer")
-        found = load_file(path)
-        named = {_from_peft(name): value for name, value in found.items()} if self._wrapped is not None else found
+        tensors = load_file(path)
+        named = {_from_peft(name): value for name, value in tensors.items()} if self._wrapped is not None else tensors
         return self.rows(named)
 
     def write(self, directory: Path) -> None:
-        """Adapter in peft's format, or a whole model that can be loaded by its folder; the first rank writes it."""
+        """Write an adapter in peft's format, or a whole model that loads from its folder; the first rank writes it."""
         lora = self._wrapped is not None
         tensors: Weights = {}
-        for name, parameter in self.parameters.items():  # one at a time: each rank helps to make it whole
+        for name, parameter in self.parameters.items():  # one at a time: every rank helps to gather it
             rows = whole(parameter)
             if self.ranks.first:
                 tensors[_to_peft(name) if lora else name] = rows.to("cpu", None if lora else self.compute).contiguous()
@@ -309,9 +309,9 @@ class PolicyModel:
 
 
 def add_adapter(model: Any, args: TrainerArgs, *, mixed: bool = False) -> Any:
-    """Put LoRA layers into ``model``; everything else is frozen. Returns peft's wrapper, which can switch them off.
+    """Add LoRA layers to ``model`` and freeze everything else; return peft's wrapper, which can switch them off.
 
-    ``mixed`` says that passes run under autocast, which casts inputs already.
+    ``mixed`` means that passes run under autocast, which casts inputs already.
     """
     from peft import LoraConfig, get_peft_model
 
@@ -329,27 +329,27 @@ def add_adapter(model: Any, args: TrainerArgs, *, mixed: bool = False) -> Any:
             remedy="leave lora_targets empty: every linear layer beside the experts gets an adapter",
         )
     wrapped = get_peft_model(model, config)
-    config.base_model_name_or_path = args.model  # peft has put there what the model says of itself
+    config.base_model_name_or_path = args.model  # peft sets it to the model's own name
     for module in model.modules():
         if mixed and hasattr(module, "cast_input_dtype_enabled"):
             module.cast_input_dtype_enabled = False
-    config.inference_mode = True  # what is saved is for serving
+    config.inference_mode = True  # saved for serving
     return wrapped
 
 
 def vocabulary_difference(ours: Any, theirs: Any) -> str | None:
-    """How the ids of two tokenizers differ, None where each token has the same id in both."""
-    mine, other = ours.get_vocab(), theirs.get_vocab()
-    differ = sorted(token for token in mine.keys() | other.keys() if mine.get(token) != other.get(token))
+    """Describe how two tokenizers' ids differ; None if each token has the same id in both."""
+    our_ids, their_ids = ours.get_vocab(), theirs.get_vocab()
+    differ = sorted(token for token in our_ids.keys() | their_ids.keys() if our_ids.get(token) != their_ids.get(token))
     if not differ:
         return None
     token = differ[0]
-    here, there = (f"is {vocabulary.get(token, 'absent')}" for vocabulary in (mine, other))
+    here, there = (f"is {vocabulary.get(token, 'absent')}" for vocabulary in (our_ids, their_ids))
     return f"{len(differ)} tokens differ; {token!r} {here} for the policy and {there} for the teacher"
 
 
 def adapter_layers(model: Any) -> list[Any]:
-    """The layers that hold a part of an adapter."""
+    """Return the layers that have a part of an adapter."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     return [module for module in model.modules() if isinstance(module, BaseTunerLayer)]
@@ -357,7 +357,7 @@ def adapter_layers(model: Any) -> list[Any]:
 
 @contextmanager
 def switched_off(layers: Sequence[Any]) -> Iterator[None]:
-    """The model without its adapter; peft's own switch walks through all parameters, which a GPU would wait for."""
+    """Switch the adapter off temporarily; peft's own switch walks all parameters, which a GPU would wait for."""
     for layer in layers:
         layer._disable_adapters = True
     try:
@@ -368,18 +368,18 @@ def switched_off(layers: Sequence[Any]) -> Iterator[None]:
 
 
 def linear_layers(model: Any) -> list[str]:
-    """The last names of all linear layers but the head, sorted: the same adapter everywhere, every time.
+    """Return the last names of all linear layers but the head, sorted: the same adapter everywhere, every time.
 
-    With fused experts, layers that are named like an expert's parts are left out: peft takes one for the other.
+    With fused experts, leave out layers named like an expert's parts: peft confuses the two.
     """
     head = model.get_output_embeddings()
     out = {"out_proj"} if model.config.model_type in _READS_WEIGHTS else set()
-    found = {
+    names = {
         name.rsplit(".", 1)[-1]
         for name, module in model.named_modules()
         if isinstance(module, nn.Linear) and module is not head
     }
-    return sorted(found - out - (_EXPERT_PARTS if _fused_experts(model) else set()))
+    return sorted(names - out - (_EXPERT_PARTS if _fused_experts(model) else set()))
 
 
 def _fused_experts(model: Any) -> bool:

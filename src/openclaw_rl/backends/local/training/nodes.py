@@ -1,6 +1,6 @@
-"""Ranks on several nodes of a Ray cluster: as many on each, which find the trainer and each other by TCP.
+"""Ranks on several nodes of a Ray cluster: equally many per node, which reach the trainer and each other by TCP.
 
-Ray places a group of ranks on each node and says when one is lost. What is trained goes through pipes of our own, as
+Ray places a group of ranks on each node and reports lost groups. Training data passes through separate pipes, as
 between processes of one machine, and through the run directory, which all these nodes must share.
 """
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from openclaw_rl.backends.local.training.worker import TrainWorker
 
 
-# The processes that train and do nothing else: one, or one for each rank.
+# The training processes: one, or one per rank.
 
 
 def _failure(error: BaseException) -> WorkerFailure:
-    """An error of ours with its remedy; of any other the end of its traceback."""
+    """Convert an error: our own with its remedy, any other with the end of its traceback."""
     if isinstance(error, OpenClawError):
         refused, outside = isinstance(error, ModelRefused), isinstance(error, BackendDown)
         return WorkerFailure(what=error.what, remedy=error.remedy, refused=refused, outside=outside)
@@ -46,7 +46,7 @@ def serve(pipe: Connection, args: TrainerArgs, place: RankPlace | None = None) -
 
     With a ``place`` it is one of several ranks, which all get the same requests.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt at the terminal is the parent's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles an interrupt at the terminal
     end_with_parent()
     show_name()
     if args.niceness and hasattr(os, "nice"):
@@ -59,13 +59,13 @@ def serve(pipe: Connection, args: TrainerArgs, place: RankPlace | None = None) -
     except EOFError:
         return
     except BaseException as error:
-        # whatever it is, the parent must know: this process ends and takes any half-done state with it
+        # report any failure to the parent: this process ends and takes any half-done state with it
         pipe.send(_failure(error))
         raise SystemExit(1) from error
 
 
 def _worker(args: TrainerArgs, place: RankPlace | None) -> TrainWorker:
-    import torch  # which only this process needs
+    import torch  # needed by this process alone
 
     from openclaw_rl.backends.local.training.ranks import join
     from openclaw_rl.backends.local.training.worker import TrainWorker
@@ -78,24 +78,24 @@ def _worker(args: TrainerArgs, place: RankPlace | None) -> TrainWorker:
 
 
 _CPUS: Final = 0.5
-"""of a node's, that Ray sets aside for its ranks: as for a loop, so that a small node has place for both"""
+"""a node's CPUs that Ray reserves for its ranks: as for a loop, so that a small node has room for both"""
 _PLACED: Final = 30.0
-"""seconds in which the cluster must have found a place on every node"""
+"""seconds in which the cluster must place every node's ranks"""
 _MET: Final = 120.0
-"""seconds in which every rank must have found the trainer"""
+"""seconds in which every rank must reach the trainer"""
 _LOOK: Final = 1.0
-"""seconds without a rank after which it is seen whether their nodes are still there"""
+"""seconds between two checks of the nodes while no rank connects"""
 _STUCK: Final = 30
-"""seconds for which a connection may stop in the middle of a message"""
+"""seconds for which a connection may pause in the middle of a message"""
 _GRACE: Final = 5.0
-"""seconds in which a node tells how a rank of it has ended"""
+"""seconds in which a node reports a rank's exit code"""
 
 Address = tuple[str, int]
 
 
 @dataclass(slots=True)
 class _NodeWorker:
-    """A rank on some node: ``task`` is Ray's, which is done when the ranks of that node are."""
+    """A rank on some node: ``task`` is Ray's, and ends with that node's ranks."""
 
     pipe: Connection
     process_id: int
@@ -109,7 +109,7 @@ class _NodeWorker:
 
     @property
     def fate(self) -> str:
-        """An exit code where its node is still there to tell it."""
+        """The exit code if its node can still report it."""
         if not self.ray.wait([self.task], timeout=_GRACE)[0]:
             return f"its connection to {self.node} broke"
         try:
@@ -119,7 +119,7 @@ class _NodeWorker:
 
 
 class NodeWorkers:
-    """A worker for each of ``args.devices``, on ``args.nodes`` nodes of the cluster that this process is in."""
+    """A worker for each of ``args.devices``, on ``args.nodes`` nodes of this process's cluster."""
 
     def __init__(self, args: TrainerArgs) -> None:
         self.workers: list[_NodeWorker] = []
@@ -136,7 +136,7 @@ class NodeWorkers:
         self._tasks = [self._task(node, gpus) for node in range(args.nodes)]
 
     def _task(self, node: int, gpus: int) -> Any:
-        """One that waits for its place on a node, and starts the ranks there."""
+        """Start a task that waits for its place on a node, and starts the ranks there."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         task = self._ray.remote(serve_node).options(
@@ -149,43 +149,44 @@ class NodeWorkers:
         return task.remote(self._args, self._door.getsockname(), self._key, numbers)
 
     def meet(self) -> None:
-        """Wait for every rank, and tell all of them where the first one waits for the others. Raises BackendDown."""
+        """Wait for every rank, then send each the address at which the first rank waits; raise `BackendDown` on
+        failure."""
         if not self._group.wait(_PLACED):
             raise BackendDown(
                 f"after {_PLACED:.0f} s no {self._args.nodes} nodes of the cluster have {self._free} free on each",
                 remedy="lower train.local.nodes or gpus.*, or add nodes: ray start --address=HEAD:6379 --num-gpus=N",
             )
-        found: dict[int, _NodeWorker] = {}
+        workers: dict[int, _NodeWorker] = {}
         meeting = ""
         until = time.monotonic() + _MET
-        while len(found) < len(self._args.devices):
+        while len(workers) < len(self._args.devices):
             pipe = self._next(until)
-            with suppress(EOFError, OSError):  # it has died: its node says so
+            with suppress(EOFError, OSError):  # a dead rank: its node reports it
                 hello: _Hello = pipe.recv()
                 task = self._tasks[hello.number // self._each]
-                found[hello.number] = _NodeWorker(pipe, hello.process_id, hello.node, task, self._ray)
+                workers[hello.number] = _NodeWorker(pipe, hello.process_id, hello.node, task, self._ray)
                 meeting = hello.meeting or meeting
-        for number, worker in found.items():
-            with suppress(OSError):  # it has died: reading says so
-                worker.pipe.send(RankPlace(number=number, count=len(found), meeting=meeting))
-        self.workers = [found[number] for number in sorted(found)]
+        for number, worker in workers.items():
+            with suppress(OSError):  # a dead rank: reading reports it
+                worker.pipe.send(RankPlace(number=number, count=len(workers), meeting=meeting))
+        self.workers = [workers[number] for number in sorted(workers)]
 
     def _next(self, until: float) -> Connection:
-        """To the next rank that comes."""
+        """Return a pipe to the next rank that connects."""
         while time.monotonic() < until:
             try:
                 return let_in(self._door.accept()[0], self._key)
             except TimeoutError:
                 self._check_tasks()
             except AuthenticationError:
-                continue  # a stranger
+                continue  # not one of these ranks
         raise BackendDown(
             f"not every rank has reached the trainer within {_MET:.0f} s",
             remedy="let the nodes of the cluster reach each other by TCP on any port",
         )
 
     def _check_tasks(self) -> None:
-        """Raises BackendDown for a node that has given up before its ranks came."""
+        """Raise `BackendDown` if a node gave up before its ranks connected."""
         for task in self._ray.wait(self._tasks, timeout=0)[0]:
             try:
                 codes = self._ray.get(task)
@@ -198,7 +199,7 @@ class NodeWorkers:
             raise BackendDown(what, remedy="see what serve_node has written in the logs of Ray's dashboard")
 
     def end(self) -> None:
-        """Give the places back; Ray ends what still runs there."""
+        """Release the places; Ray ends their remaining processes."""
         self._door.close()
         for task in self._tasks:
             self._ray.cancel(task, force=True)
@@ -207,7 +208,7 @@ class NodeWorkers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Hello:
-    """What a rank says when it comes; the first one names the address at which it will wait for the others."""
+    """A rank's first message; rank 0 names the address at which it will wait for the others."""
 
     number: int
     process_id: int
@@ -216,10 +217,10 @@ class _Hello:
 
 
 def serve_node(args: TrainerArgs, address: Address, key: bytes, numbers: Sequence[int]) -> dict[int, int]:
-    """The ranks ``numbers`` on this node until they end; their exit codes by process."""
+    """Run the ranks ``numbers`` on this node until they end; return their exit codes by process."""
     spawn = multiprocessing.get_context("spawn")
-    given = [(args, address, key, number) for number in numbers]
-    processes = [spawn.Process(target=_serve_rank, args=each, name="openclaw-train") for each in given]
+    arguments = [(args, address, key, number) for number in numbers]
+    processes = [spawn.Process(target=_serve_rank, args=rank_args, name="openclaw-train") for rank_args in arguments]
     for process in processes:
         process.start()
     for process in processes:
@@ -235,7 +236,7 @@ def _serve_rank(args: TrainerArgs, address: Address, key: bytes, number: int) ->
 
 
 def let_in(caller: socket.socket, key: bytes) -> Connection:
-    """Raises AuthenticationError for whoever has not the key."""
+    """Accept a rank's connection; raise `AuthenticationError` if it lacks the key."""
     stuck = struct.pack("ll", _STUCK, 0)
     caller.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, stuck)
     caller.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, stuck)
@@ -249,7 +250,7 @@ def let_in(caller: socket.socket, key: bytes) -> Connection:
 
 
 def _meeting(trainer: Address) -> str:
-    """A free port of this machine, at the address by which it reaches the ``trainer``'s."""
+    """Return a free port of this machine, at the address by which it reaches the ``trainer``."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as toward:
         toward.connect(trainer)
         host = toward.getsockname()[0]
@@ -259,7 +260,7 @@ def _meeting(trainer: Address) -> str:
 
 
 def ray_of_cluster(nodes: int) -> Any:
-    """Ray in a process of a cluster; raises ConfigError elsewhere."""
+    """Return Ray in a process of a cluster; raise `ConfigError` elsewhere."""
     try:
         import ray
     except ImportError as error:

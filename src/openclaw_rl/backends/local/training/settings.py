@@ -1,4 +1,4 @@
-"""What a trainer is built from, as one value that is sent to the worker process."""
+"""A trainer's arguments, as one value that is sent to the worker process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LORA = ("rank", "alpha", "dropout", "targets")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerArgs(TrainerSettings):
-    """All that a training worker must know beside what every trainer does."""
+    """A training worker's arguments beyond those of every trainer."""
 
     device: str
     dtype: str
@@ -38,38 +38,40 @@ class TrainerArgs(TrainerSettings):
     compile: bool | None
     offload_optimizer: bool
     shard_frozen: bool | None
-    """whether ranks divide what is not trained too; None: where a whole copy would take too much of a rank's memory"""
+    """whether ranks shard frozen weights too; None: if a whole copy would take too much of a rank's memory"""
     rehearse_decay: float
-    """of the average over the steps of a rehearsal that is served"""
+    """decay of the served average over the steps of prompt distillation"""
     nodes: int
-    """of a Ray cluster, with as many ranks on each, whose devices are numbered by node; 1: all are on this machine"""
+    """nodes of a Ray cluster, with equally many ranks on each, whose devices are numbered by node; 1: this machine
+    alone"""
     devices: tuple[str, ...] = ()
-    """one for each rank, where several processes share a step; empty: ``device`` alone"""
+    """one device per rank, if several processes share a step; empty: ``device`` alone"""
     niceness: int = 10
     loader: Callable[..., Any] | None = None
-    """with the signature of `models.load`, which None is, called in the worker; gives ``model`` and ``tokenizer``"""
+    """loader with the signature of `models.load` (None), called in the worker; its result has ``model`` and
+    ``tokenizer``"""
 
     @property
     def keeps_ema(self) -> bool:
-        """Whether a moving average teaches, so that it must be kept."""
+        """True if a moving average teaches, so that it must be kept."""
         return "ema" in (self.teacher, self.rehearse_teacher)
 
     def record(self) -> Mapping[str, Any]:
-        """What decides the numbers, for a manifest; where things lie is left out."""
-        found = {name: value for name, value in asdict(self).items() if name not in _NO_RECORD}
-        own = found.pop("loss_config")  # a user's table may hold what JSON cannot
-        found |= {"loss_config": {name: repr(value) for name, value in own.items()}} if self.loss else {}
-        losses = {each.name: found.pop(each.name) for each in fields(LossSettings)}
-        lora = {name: found.pop(f"lora_{name}") for name in _LORA}
-        return {**found, "adam_eps": ADAM_EPS, "losses": losses, "lora": lora if self.lora else None}
+        """Return the settings that determine the numbers, for a manifest; file locations are left out."""
+        values = {name: value for name, value in asdict(self).items() if name not in _NO_RECORD}
+        loss_config = values.pop("loss_config")  # a user's table may contain values that JSON cannot
+        values |= {"loss_config": {name: repr(value) for name, value in loss_config.items()}} if self.loss else {}
+        losses = {section.name: values.pop(section.name) for section in fields(LossSettings)}
+        lora = {name: values.pop(f"lora_{name}") for name in _LORA}
+        return {**values, "adam_eps": ADAM_EPS, "losses": losses, "lora": lora if self.lora else None}
 
 
-# Messages between the trainer and its worker processes. Plain values, so that they can be pickled.
+# Messages between the trainer and its worker processes: plain values that can be pickled.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPlace:
-    """Rank ``number`` of ``count``; ``meeting`` is the address, as a URL, at which they find each other."""
+    """Rank ``number`` of ``count``; ``meeting`` is the address, as a URL, at which they connect."""
 
     number: int
     count: int
@@ -88,9 +90,9 @@ class StepRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerFailure:
-    """Why the worker is about to end: what went wrong, the remedy, and whether the model was refused.
+    """The reason that a worker is about to end: the error, its remedy, and whether the model was refused.
 
-    ``outside``: the machine failed it (no room on the disk, say), whatever the batch is.
+    ``outside``: the machine caused it (a full disk, for example), not the batch.
     """
 
     what: str

@@ -1,4 +1,4 @@
-"""The training worker: one step at a time, from a request to a published version or a reason why there is none."""
+"""The training worker: one step at a time, from a request to a published version or the reason for skipping it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ from openclaw_rl.losses.tree import TokenPath, distinct
 from openclaw_rl.ports import StepResult
 from openclaw_rl.types import Sample
 
-# The update of a step: from a gradient to new weights, optimizer state and averages.
+# A step's update: from a gradient to new weights, optimizer state and averages.
 
 OptimizerState = dict[str, Any]
 
@@ -65,10 +65,12 @@ OptimizerState = dict[str, Any]
 def update(
     policy: PolicyModel, state: TrainerState, settings: TrainerArgs, *, weight: float, signal: float, rehearsal: bool
 ) -> tuple[TrainerState, dict[str, float]]:
-    """Check the gradient's norm, clip it, take one optimizer step; the averages follow. The new state and metrics.
+    """Check the gradient's norm, clip it, take one optimizer step and update the averages; return the new state and
+    metrics.
 
-    ``weight`` is how much the batch has to say and ``signal`` the same by its urgency. Raises StepSkipped.
-    A ``rehearsal`` has its own rate and average, and its gradients are no measure for those of turns.
+    ``weight`` is the batch's signal strength 0 .. 1, and ``signal`` the same scaled by urgency. Raise `StepSkipped` for
+    an abnormal norm. Prompt distillation (``rehearsal``) has its own rate and average, and its gradients do not count
+    as a reference for turns'.
     """
     s = settings
     add_up_whole(policy.parameters.values(), policy.ranks)
@@ -99,11 +101,11 @@ def update(
 
 
 def _step(parameters: Sequence[Tensor], saved: OptimizerState | None, group: Mapping[str, Any]) -> OptimizerState:
-    """One step of AdamW from the saved state; its state after it."""
+    """Take one AdamW step from the saved state; return the new state."""
     optimizer = torch.optim.AdamW(parameters, **group)
     if saved is not None:
         optimizer.load_state_dict(saved)
-        optimizer.param_groups[0].update(group)  # as they are set today, not those of the day it was saved
+        optimizer.param_groups[0].update(group)  # today's settings, not those of the saved state
     optimizer.step()
     return optimizer.state_dict()
 
@@ -111,32 +113,32 @@ def _step(parameters: Sequence[Tensor], saved: OptimizerState | None, group: Map
 def _step_one_by_one(
     parameters: Sequence[Tensor], saved: OptimizerState | None, group: Mapping[str, Any]
 ) -> OptimizerState:
-    """The same, with the state in main memory: only that of one parameter at a time is on the device, and its gradient
-    goes as soon as it is used. So the update needs no more room than the backward pass before it."""
-    whole = torch.optim.AdamW(parameters, **group).state_dict()
+    """As `_step`, with the state in main memory: the device has one parameter's state at a time, and a gradient is
+    freed once used. So the update needs no more memory than the backward pass before it."""
+    state = torch.optim.AdamW(parameters, **group).state_dict()
     for at, parameter in enumerate(parameters):
         before = None if saved is None else saved["state"].get(at)
-        mine = {"state": {0: before} if before else {}, "param_groups": [{**whole["param_groups"][0], "params": [0]}]}
-        after = _step([parameter], mine, group)["state"]
+        single = {"state": {0: before} if before else {}, "param_groups": [{**state["param_groups"][0], "params": [0]}]}
+        after = _step([parameter], single, group)["state"]
         if after:  # a parameter without a gradient has no state
-            whole["state"][at] = to_cpu(after[0])
+            state["state"][at] = to_cpu(after[0])
         parameter.grad = None
-    return whole
+    return state
 
 
 @torch.no_grad()
 def _ema(policy: PolicyModel, old: Weights, decay: float) -> Weights:
-    """The moving average that teaches."""
+    """Return the teacher's moving average."""
     now = policy.weights()
     return {name: old[name].to(value).mul_(decay).add_(value, alpha=1 - decay) for name, value in now.items()}
 
 
 @torch.no_grad()
 def _average(policy: PolicyModel, state: TrainerState, most: int, signal: float) -> tuple[Weights | None, int]:
-    """The mean of the first so many weights, then a moving one; and how many are in it.
+    """Return the mean of the first ``most`` weights, later a moving average; and the number of weights in it.
 
-    The more a batch had to say, the more of it is served at once: an average lags, and is for the time when
-    there is little left to learn.
+    A stronger signal enters the served average faster: an average lags, and is meant for the time when little is left
+    to learn.
     """
     if most == 1:
         return None, 0
@@ -166,17 +168,17 @@ class TrainWorker:
         self.checkpoints = Checkpoints(self.policy)
 
     def step(self, request: StepRequest) -> StepResult:
-        """Train and publish; a skipped step leaves weights and optimizer as they were."""
+        """Train and publish; a skipped step changes neither weights nor optimizer."""
         began = time.monotonic()
-        known = self.ranks.said_by_first(self.checkpoints.published(request))
-        if known is not None:
-            return known
+        published = self.ranks.said_by_first(self.checkpoints.published(request))
+        if published is not None:
+            return published
         metrics: dict[str, float] = {
             "samples": float(len(request.samples)),
             **lag(request.samples, request.parent.number),
         }
         prompts = self.teacher_prompts(request.samples)
-        done = partial(StepResult, dropped=prompts.dropped)
+        result = partial(StepResult, dropped=prompts.dropped)
         try:
             averaging = self.settings.average > 1 or rehearses_alone(request.samples)
             self.checkpoints.load(request.parent, averaging=averaging)
@@ -184,20 +186,20 @@ class TrainWorker:
         except StepSkipped as skip:
             self.policy.forget_gradients()
             metrics |= skip.metrics
-            return done(adapter=None, metrics=finite(metrics), seconds=time.monotonic() - began, skipped=skip.reason)
+            return result(adapter=None, metrics=finite(metrics), seconds=time.monotonic() - began, skipped=skip.reason)
         metrics["seconds"] = time.monotonic() - began
         self.checkpoints.publish(request, finite(metrics), prompts.dropped)
-        return done(adapter=request.target, metrics=finite(metrics), seconds=time.monotonic() - began)
+        return result(adapter=request.target, metrics=finite(metrics), seconds=time.monotonic() - began)
 
     def teacher_prompts(self, samples: Sequence[Sample]) -> TeacherPrompts:
-        """Each sample's hinted prompts, as the loss can use them."""
+        """Render each sample's hinted prompts for the loss."""
         config = text_config(self.policy.model)
         most = self.settings.max_hints if self._max_hints is None else self._max_hints
         room = getattr(config, "max_position_embeddings", None)
         return render_teachers(self._chat, samples, most=most, room=room, vocabulary=config.vocab_size)
 
     def _train(self, request: StepRequest, prompts: TeacherPrompts, metrics: dict[str, float]) -> None:
-        """The gradient and the update; ``metrics`` get what was measured on the way."""
+        """Compute the gradient and apply the update; ``metrics`` receive the measurements."""
         weight = batch_weight(self._weigh, request.samples, prompts.views)
         samples, views = prompts.kept()
         if weight == 0 or not samples:
@@ -222,8 +224,8 @@ class TrainWorker:
     # --- the gradient
 
     def _gradient(self, batch: TrainBatch, part: RankBatch | None = None) -> dict[str, float]:
-        """The batch's gradient, of which this rank computes its ``part``; when memory runs out, again with half as many
-        tokens at once."""
+        """Compute the batch's gradient, this rank only its ``part``; if memory runs out, retry with half as many tokens
+        at once."""
         while True:
             try:
                 return self._try_gradient(batch, part)
@@ -234,11 +236,11 @@ class TrainWorker:
 
     def _try_gradient(self, batch: TrainBatch, part: RankBatch | None) -> dict[str, float]:
         count, s = ComputedTokens(), self.settings
-        whole = self._comparable(batch)
-        mine = whole if part is None else self._comparable(part.batch)
-        share = None if part is None else Share(whole=whole, at=part.at, heard=part.heard)
-        self.policy.recompute(self.plan.recompute and self.ranks.most(self._tokens(mine)) > self.plan.spared)
-        references = self._references(whole, mine, count)
+        full = self._comparable(batch)
+        part_batch = full if part is None else self._comparable(part.batch)
+        share = None if part is None else Share(whole=full, at=part.at, heard=part.heard)
+        self.policy.recompute(self.plan.recompute and self.ranks.most(self._tokens(part_batch)) > self.plan.spared)
+        references = self._references(full, part_batch, count)
         measured: dict[str, float] = {}
 
         def stop(inputs: LossInputs) -> str | None:
@@ -246,15 +248,15 @@ class TrainWorker:
             return batch_alarm(measured, gap=s.gap_alarm, ess=s.ess_alarm)
 
         student = self.policy.student()
-        found, why = gradient(
-            mine, student, references, self.loss, stop, k=s.k, budget=self.budget, count=count, share=share
+        loss_metrics, why = gradient(
+            part_batch, student, references, self.loss, stop, k=s.k, budget=self.budget, count=count, share=share
         )
         if why is not None:
             raise StepSkipped(why, measured)
         counts = self.ranks.told((count.packed, count.sequential, count.passes))
-        packed, sequential, passes = (float(sum(each)) for each in zip(*counts, strict=True))
+        packed, sequential, passes = (float(sum(column)) for column in zip(*counts, strict=True))
         return {
-            **found,
+            **loss_metrics,
             **measured,
             "tokens_computed": packed,
             "tokens_one_by_one": sequential,
@@ -264,18 +266,19 @@ class TrainWorker:
         }
 
     def _comparable(self, batch: TrainBatch) -> TrainBatch:
-        """Where an average is served, a rehearsal's replies are not compared with what the engine found.
+        """If an average is served, do not compare prompt distillation replies with the engine's log-probs.
 
-        Its loss has no ratio that a gap would spoil, and a pass through the average would be for the comparison alone.
+        Their loss has no ratio that a gap would distort, and a pass through the average would serve the comparison
+        alone.
         """
         if self.checkpoints.state.averaged <= 1:
             return batch
         return replace(batch, same_weights=batch.same_weights & ~batch.rehearsed)
 
     def _references(self, batch: TrainBatch, mine: TrainBatch, count: ComputedTokens) -> References:
-        """What the student is compared with: the teacher, the base, and what is served where that is an average.
+        """Run the student's references: the teacher, the base, and the served weights if these are an average.
 
-        What the whole ``batch`` needs is run by every rank, on ``mine``.
+        Passes that the whole ``batch`` needs run on every rank, over ``mine``.
         """
         s, state = self.settings, self.checkpoints.state
         base = self.policy.base()
@@ -287,7 +290,7 @@ class TrainWorker:
         return run_references(mine, teacher, reference, served, rehearsal, k=s.k, budget=self.budget, count=count)
 
     def _forward(self, batch: TrainBatch) -> bool:
-        """Whether the teacher comes first in a rehearsal's KL: always where the replies are its own."""
+        """Return True if the teacher is first in prompt distillation's KL: always if the replies are its own."""
         return FORWARD[self.settings.rehearse_loss] or not bool(batch.recorded[batch.rehearsed].any())
 
     def _rehearsal_teacher(self, base: Net) -> Net:
@@ -299,7 +302,7 @@ class TrainWorker:
         return self.policy.teacher(s.rehearse_teacher, base, ema=self.checkpoints.state.ema, live=live)
 
     def _shrink(self, batch: TrainBatch, error: str) -> None:
-        if self.ranks.count > 1:  # the others are in the middle of a pass that this one has left
+        if self.ranks.count > 1:  # the other ranks are in a pass that this rank has left
             raise BackendError(
                 f"rank {self.ranks.number} of {self.ranks.count} ran out of memory ({self.plan}): {error}",
                 remedy=f"set train.local.micro_tokens below {self.budget}, or train.local.recompute = true",
@@ -322,12 +325,12 @@ class TrainWorker:
         log.warning("out of memory: %d tokens at once from now on", self.budget)
 
     def _tokens(self, batch: TrainBatch) -> int:
-        """How many the student computes: in a tree, what turns share is computed once."""
+        """Count the student's tokens: in a tree, tokens that turns share are computed once."""
         return distinct(batch.plain) if self.policy.tree else sum(len(path.tokens) for path in batch.plain)
 
 
 def _paths(batch: TrainBatch) -> Iterator[TokenPath]:
-    """Every sequence that some weights run over."""
+    """Yield every sequence that any weights run over."""
     yield from batch.plain
     yield from (path for _, _, path in batch.hinted)
     yield from (path for _, path in batch.noted)
