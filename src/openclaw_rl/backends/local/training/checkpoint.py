@@ -1,6 +1,6 @@
-"""Checkpoints: a version's directory holds its weights, optimizer and random state, and a manifest of how it was made.
+"""Checkpoints: a version's directory contains its weights, optimizer and random state, and a manifest of its making.
 
-A step begins from its parent's directory and ends in a new one, so that it can be interrupted anywhere and requested
+A step starts from its parent's directory and ends in a new one, so that it can be interrupted anywhere and requested
 again: the same request gives the same weights.
 """
 
@@ -23,20 +23,21 @@ from openclaw_rl.errors import BackendError
 from openclaw_rl.ports import StepResult
 from openclaw_rl.types import Version
 
-# The trainer's state on disk where it is sharded: each rank writes its rows, and any number of ranks reads them again.
+# The trainer's sharded state on disk: each rank writes its rows, and any number of ranks can read them again.
 #
-# What is as large as the weights (moments, averages, master copy) goes, by torch.distributed.checkpoint, into a folder
-# beside ``trainer.pt``, which keeps the rest. A trainer that is alone keeps all in ``trainer.pt``, and reads both.
+# State as large as the weights (moments, averages, master copy) is written by torch.distributed.checkpoint into a
+# folder beside ``trainer.pt``, which contains everything else. An unsharded trainer writes all to ``trainer.pt``, and
+# reads both.
 
 FOLDER = "trainer"
 _WEIGHTS = ("ema", "master", "average")
 
 Row = tuple[str, str, Tensor]
-"""what it is, which parameter it is kept for, and this rank's rows"""
+"""kind of state, its parameter's name, and this rank's rows"""
 
 
 def to_cpu(value: Any) -> Any:
-    """The same with every tensor in it in main memory."""
+    """Copy a value with every tensor in it moved to main memory."""
     if isinstance(value, Tensor):
         return value.detach().cpu()
     if isinstance(value, dict):
@@ -45,7 +46,7 @@ def to_cpu(value: Any) -> Any:
 
 
 def write_sharded(directory: Path, state: Mapping[str, Any], policy: PolicyModel) -> dict[str, Any]:
-    """Write this rank's rows of ``state`` into ``directory``; what is left of it, for the first rank to write."""
+    """Write this rank's rows of ``state`` into ``directory``; return everything else, for the first rank to write."""
     from torch.distributed.checkpoint.filesystem import FileSystemWriter
     from torch.distributed.checkpoint.state_dict_saver import save
 
@@ -56,10 +57,11 @@ def write_sharded(directory: Path, state: Mapping[str, Any], policy: PolicyModel
     save(tensors, storage_writer=FileSystemWriter(directory / FOLDER), no_dist=policy.ranks.mesh is None)
     optimizer = dict(state["optimizer"] or {"state": {}})
     optimizer["state"] = {
-        at: {key: value for key, value in kept.items() if not _large(value)} for at, kept in optimizer["state"].items()
+        at: {key: value for key, value in entry.items() if not _large(value)}
+        for at, entry in optimizer["state"].items()
     }
-    rest = {name: value for name, value in state.items() if name not in _WEIGHTS}
-    return dict(to_cpu({**rest, "optimizer": optimizer if state["optimizer"] else None}))
+    small = {name: value for name, value in state.items() if name not in _WEIGHTS}
+    return dict(to_cpu({**small, "optimizer": optimizer if state["optimizer"] else None}))
 
 
 def _rows(state: Mapping[str, Any], policy: PolicyModel) -> Iterator[Row]:
@@ -67,8 +69,8 @@ def _rows(state: Mapping[str, Any], policy: PolicyModel) -> Iterator[Row]:
     for what in _WEIGHTS:
         for name, rows in (state[what] or {}).items():
             yield what, name, rows
-    for at, kept in (state["optimizer"] or {"state": {}})["state"].items():
-        for key, value in kept.items():
+    for at, entry in (state["optimizer"] or {"state": {}})["state"].items():
+        for key, value in entry.items():
             if _large(value):
                 yield f"optimizer.{key}", names[at], value
 
@@ -78,7 +80,7 @@ def _large(value: Any) -> bool:
 
 
 def read_sharded(directory: Path, kept: dict[str, Any], policy: PolicyModel) -> dict[str, Any]:
-    """``kept``, which ``trainer.pt`` holds, with this rank's rows of all that is large."""
+    """Add this rank's rows of large state to ``kept``, the contents of ``trainer.pt``."""
     if not (directory / FOLDER).is_dir():
         return _own_rows(kept, policy)
     names = {name: at for at, name in enumerate(policy.parameters)}
@@ -97,14 +99,14 @@ def _load(folder: Path, policy: PolicyModel) -> dict[str, Tensor]:
     from torch.distributed.checkpoint.state_dict_loader import load
 
     reader, ranks = FileSystemReader(folder), policy.ranks
-    wanted = {
-        key: _room(policy.parameters[key.partition("/")[2]], found, ranks)
-        for key, found in reader.read_metadata().state_dict_metadata.items()
+    tensors = {
+        key: _room(policy.parameters[key.partition("/")[2]], metadata, ranks)
+        for key, metadata in reader.read_metadata().state_dict_metadata.items()
     }
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a single process is told that it is one, though it said so
-        load(wanted, storage_reader=reader, no_dist=ranks.mesh is None)
-    return {key: local(value) for key, value in wanted.items()}
+        warnings.simplefilter("ignore")  # it warns a single process that it is one, although ``no_dist`` is set
+        load(tensors, storage_reader=reader, no_dist=ranks.mesh is None)
+    return {key: local(value) for key, value in tensors.items()}
 
 
 def _room(parameter: Tensor, found: Any, ranks: Ranks) -> Tensor:
@@ -113,7 +115,7 @@ def _room(parameter: Tensor, found: Any, ranks: Ranks) -> Tensor:
 
 
 def _own_rows(kept: dict[str, Any], policy: PolicyModel) -> dict[str, Any]:
-    """From whole tensors, which a trainer that was alone has written."""
+    """Select this rank's rows from whole tensors, as an unsharded trainer writes them."""
     if policy.ranks.mesh is None:
         return kept
     parameters = list(policy.parameters.values())
@@ -121,8 +123,8 @@ def _own_rows(kept: dict[str, Any], policy: PolicyModel) -> dict[str, Any]:
     optimizer = kept["optimizer"]
     if optimizer is not None:
         state = {
-            at: {key: rows_of(parameters[at], v, policy.ranks) if _large(v) else v for key, v in one.items()}
-            for at, one in optimizer["state"].items()
+            at: {key: rows_of(parameters[at], v, policy.ranks) if _large(v) else v for key, v in entry.items()}
+            for at, entry in optimizer["state"].items()
         }
         optimizer = {**optimizer, "state": state}
     return {**kept, **weights, "optimizer": optimizer}
@@ -130,22 +132,22 @@ def _own_rows(kept: dict[str, Any], policy: PolicyModel) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class TrainerState:
-    """All of a version beside its weights: what a resumed run must find again."""
+    """All of a version except its weights: the state that a resumed run must restore."""
 
     optimizer: dict[str, Any] | None = None
     random: dict[str, torch.Tensor] = field(default_factory=dict)
     norms: list[float] = field(default_factory=list)
     ema: Weights | None = None
     master: Weights | None = None
-    """trained weights as they are, where the published ones are rounded or averaged"""
+    """exact trained weights, if the published ones are rounded or averaged"""
     average: Weights | None = None
-    """what is published, where that is an average"""
+    """published weights, if these are an average"""
     averaged: int = 0
-    """how many weights are in it"""
+    """number of weights in the average"""
 
 
 class Checkpoints:
-    """Loads a parent into ``policy`` and ``state``, and publishes what a step made of them."""
+    """Loads a parent into ``policy`` and ``state``, and publishes the results of a step."""
 
     def __init__(self, policy: PolicyModel) -> None:
         self.state = _initial(policy)
@@ -153,12 +155,12 @@ class Checkpoints:
         self._settings = policy.settings
         self._at: str | None = None
         self.frozen: Weights | None = None
-        """the live version as it was when a rehearsal began, where that teaches"""
+        """the live version at the start of prompt distillation, if it is the teacher"""
 
     def load(self, parent: Version, *, averaging: bool) -> None:
-        """Put policy and state where ``parent`` left them. What is in memory already is not read again.
+        """Restore policy and state from ``parent``, unless they are in memory already.
 
-        Where the weights are no longer averaged, training goes on from what is served.
+        If weights are no longer averaged, training continues from the served weights.
         """
         where = parent.adapter or ""
         if self._at != where:
@@ -173,35 +175,35 @@ class Checkpoints:
             self._policy.put(served)
             self.state.master, self.state.average, self.state.averaged = None, None, 0
         if not parent.draft:
-            kept = self._settings.rehearse_teacher == "live"
-            self.frozen = (served or self._policy.weights()) if kept else None
+            frozen_teacher = self._settings.rehearse_teacher == "live"
+            self.frozen = (served or self._policy.weights()) if frozen_teacher else None
         torch.set_rng_state(self.state.random["cpu"])
         if "cuda" in self.state.random and self._policy.device.type == "cuda":
             torch.cuda.set_rng_state(self.state.random["cuda"], self._policy.device)
 
     def updated(self, state: TrainerState) -> None:
-        """Policy and state have moved on in memory; they are on disk only when published."""
+        """Set the state after an update; policy and state reach the disk only with `publish`."""
         self.state = state
         self._at = None
 
     def publish(self, request: StepRequest, metrics: Mapping[str, float], dropped: Mapping[str, str]) -> None:
-        """Write the new version, whole or not at all."""
+        """Write the new version atomically."""
         policy, average = self._policy, self.state.average
         rounded = not self._settings.lora and policy.compute != next(iter(policy.parameters.values())).dtype
         state = {name: getattr(self.state, name) for name in ("optimizer", "random", "norms", "ema", "averaged")}
         state["master"] = policy.weights() if rounded or average is not None else None
-        state["average"] = average if rounded else None  # else it is the very file that is published
+        state["average"] = average if rounded else None  # otherwise it equals the published file
         with policy.ranks.directory(Path(request.target)) as directory:
             with policy.lent(average or {}):
                 policy.write(directory)
-            kept = to_cpu(state) if policy.ranks.mesh is None else write_sharded(directory, state, policy)
+            contents = to_cpu(state) if policy.ranks.mesh is None else write_sharded(directory, state, policy)
             if policy.ranks.first:
-                torch.save(kept, directory / STATE)
+                torch.save(contents, directory / STATE)
                 write_manifest(directory, {**self._identity(request), "metrics": metrics, "dropped": dropped})
         self._at = request.target
 
     def published(self, request: StepRequest) -> StepResult | None:
-        """What this very request gave earlier, when the caller did not live to take the result."""
+        """Return the earlier result of this same request, if its caller ended before receiving it."""
         target = Path(request.target)
         manifest = read_manifest(target) if target.is_dir() else None
         if manifest is None or any(manifest[name] != value for name, value in self._identity(request).items()):
@@ -217,8 +219,8 @@ class Checkpoints:
         if not (directory / STATE).exists():
             self._policy.put(weights)
             return _initial(self._policy)
-        kept = torch.load(directory / STATE, map_location="cpu", weights_only=True)
-        state = TrainerState(**read_sharded(directory, kept, self._policy))
+        contents = torch.load(directory / STATE, map_location="cpu", weights_only=True)
+        state = TrainerState(**read_sharded(directory, contents, self._policy))
         if state.averaged and state.average is None:
             state.average = {name: value.to(self._policy.device) for name, value in weights.items()}
         self._policy.put(state.master or weights)
@@ -245,15 +247,15 @@ def _initial(policy: PolicyModel) -> TrainerState:
 
 
 def random_state(device: torch.device) -> dict[str, torch.Tensor]:
-    """The state of the random numbers that training on ``device`` uses."""
-    found = {"cpu": torch.get_rng_state()}
+    """Return the state of the random generators for training on ``device``."""
+    states = {"cpu": torch.get_rng_state()}
     if device.type == "cuda":
-        found["cuda"] = torch.cuda.get_rng_state(device)
-    return found
+        states["cuda"] = torch.cuda.get_rng_state(device)
+    return states
 
 
 def _plain(value: Any) -> Any:
-    """As JSON will give it back: tuples are lists."""
+    """Convert a value as JSON returns it: tuples become lists."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value

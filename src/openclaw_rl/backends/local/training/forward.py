@@ -1,9 +1,9 @@
-"""One forward pass over a packed tree, for any Hugging Face model whose attention goes through its interface.
+"""One forward pass over a packed tree, for any Hugging Face model that uses the attention interface.
 
-The model's code is untouched: an attention function is registered under a name, and what each token may see travels
-beside the hidden states as a keyword argument. Where no tree branches (a session whose every turn extends the one
-before it) that is plain causal attention. Else, on a CPU, blocks of queries attend only to the keys that one of them
-needs; on CUDA, where kernels can be compiled, flex attention skips the blocks that nobody sees.
+The model's code is unchanged: an attention function is registered under a name, and each token's visibility is passed
+along the layers as a keyword argument. If no tree branches (a session in which every turn extends the one before), that
+is plain causal attention. Otherwise, on a CPU, blocks of queries attend only to the keys that one of them needs; on
+CUDA, if kernels can be compiled, flex attention skips invisible blocks.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ ATTENTION = "openclaw_tree"
 _QUERIES = 256
 _BLOCK = 128
 _QUICK = 4096
-_CHAINS = 32  # each is a call of its own; beyond, one call that skips what nobody sees is quicker
+_CHAINS = 32  # each is one call; beyond this, one call that skips invisible blocks is faster
 _TILES = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3}
-"""of flex attention's kernel where no gradient is wanted: an eighth quicker than its own choice on an H200
+"""tiles of flex attention's kernel without a gradient: an eighth faster than its own choice on an H200
 
-Rows are never promised to be safe: a branch may see nothing of the first block.
+Rows are not declared safe: a branch may see nothing of the first block.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class _QueryBlock:
-    """Queries first .. last-1, the keys that any of them sees (a range or an index [k]), and the mask [q, k]."""
+    """Queries first .. last-1, the keys visible to any of them (a range or an index [k]), and the mask [q, k]."""
 
     first: int
     last: int
@@ -45,9 +45,9 @@ class _QueryBlock:
 
 @dataclass(frozen=True, slots=True)
 class AttentionPlan:
-    """Who may see whom, for one device: ``chains`` where nothing branches, else ``query_blocks`` or a ``block_mask``.
+    """Token visibility on one device: ``chains`` if nothing branches, otherwise ``query_blocks`` or a ``block_mask``.
 
-    ``alone``: there is one chain, all of it.
+    ``alone``: a single chain covers everything.
     """
 
     chains: tuple[slice, ...] = ()
@@ -57,9 +57,9 @@ class AttentionPlan:
 
 
 def attention_plan(end: Tensor, trees: Sequence[int], device: torch.device) -> AttentionPlan:
-    """What the attention function needs on ``device`` for a packed tree whose subtrees end at ``end`` [T].
+    """Build the attention function's plan on ``device`` for a packed tree whose subtrees end at ``end`` [T].
 
-    ``trees`` are where the trees begin. One that does not branch is a chain: all of its tokens end where it does.
+    ``trees`` are the trees' first positions. A tree that does not branch is a chain: all its tokens end where it does.
     """
     chains = tuple(slice(first, stop) for first, stop in zip(trees, [*trees[1:], len(end)], strict=True))
     if len(chains) <= _CHAINS and all(bool((end[chain] == chain.stop).all()) for chain in chains):
@@ -73,16 +73,16 @@ def _query_blocks(end: Tensor) -> Iterator[_QueryBlock]:
     at = torch.arange(len(end), device=end.device)
     for first in range(0, len(end), _QUERIES):
         last = min(first + _QUERIES, len(end))
-        keys = torch.nonzero(end[:last] > first)[:, 0]  # those that end earlier are seen by nobody from here on
+        keys = torch.nonzero(end[:last] > first)[:, 0]  # keys that end earlier are invisible from here on
         mask = (keys[None] <= at[first:last, None]) & (at[first:last, None] < end[keys][None])
-        whole = len(keys) == last - int(keys[0])
-        yield _QueryBlock(first, last, slice(int(keys[0]), last) if whole else keys, mask)
+        contiguous = len(keys) == last - int(keys[0])
+        yield _QueryBlock(first, last, slice(int(keys[0]), last) if contiguous else keys, mask)
 
 
 def block_mask(end: Tensor, block: int = _BLOCK) -> Any:
-    """The same as a flex-attention BlockMask, from block bounds alone: no [T, T] is ever made.
+    """Build the same visibility as a flex-attention BlockMask, from block bounds alone: no [T, T] is ever made.
 
-    T is a multiple of ``block``. Query block a sees an earlier key block iff one of that block's subtrees reaches into
+    T is a multiple of ``block``. Query block a sees an earlier key block iff one of that block's subtrees extends into
     a, and sees all of it iff all of them outlast a.
     """
     from torch.nn.attention.flex_attention import BlockMask
@@ -90,20 +90,20 @@ def block_mask(end: Tensor, block: int = _BLOCK) -> Any:
     ends = end.view(-1, block)
     starts = torch.arange(len(ends), device=end.device) * block
     below = starts[None, :] < starts[:, None]
-    seen = below & (ends.amax(1)[None, :] > starts[:, None])
-    whole = below & (ends.amin(1)[None, :] >= (starts + block)[:, None])
-    part = (seen & ~whole) | torch.eye(len(ends), dtype=torch.bool, device=end.device)
+    reached = below & (ends.amax(1)[None, :] > starts[:, None])
+    full = below & (ends.amin(1)[None, :] >= (starts + block)[:, None])
+    part = (reached & ~full) | torch.eye(len(ends), dtype=torch.bool, device=end.device)
 
     def visible(_batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return (key <= query) & (query < end[key])
 
     return BlockMask.from_kv_blocks(
-        *_ordered(part), *_ordered(whole), BLOCK_SIZE=block, mask_mod=visible, seq_lengths=(len(end), len(end))
+        *_ordered(part), *_ordered(full), BLOCK_SIZE=block, mask_mod=visible, seq_lengths=(len(end), len(end))
     )
 
 
 def _ordered(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """A bool [Q, K] as flex attention wants it: how many key blocks per row, and their indices first."""
+    """Convert a bool [Q, K] for flex attention: number of key blocks per row, and their indices first."""
     count = blocks.sum(-1, dtype=torch.int32)
     order = blocks.to(torch.int8).argsort(dim=-1, descending=True, stable=True).to(torch.int32)
     return count[None, None], order[None, None].contiguous()
@@ -129,7 +129,7 @@ def _attend(
     token_tree: AttentionPlan | None = None,
     **others: object,
 ) -> tuple[Tensor, None]:
-    """query [1, heads, T, D], key and value [1, kv heads, T, D] -> [1, T, heads, D]."""
+    """Attend: query [1, heads, T, D], key and value [1, kv heads, T, D] -> [1, T, heads, D]."""
     check_plain(others)
     if token_tree is None:
         raise RuntimeError("the tree attention was called without its tree; this model drops keyword arguments")
@@ -147,7 +147,7 @@ def _attend(
 def _attend_apart(
     query: Tensor, key: Tensor, value: Tensor, seen: AttentionPlan, scaling: float | None, grouped: bool
 ) -> Tensor:
-    """The same for several chains, or where a tree branches: its shape changes with every batch."""
+    """Attend in several chains or a branching tree, whose shape changes with every batch."""
     if seen.block_mask is not None:
         tiles = _TILES if value.dtype.itemsize == 2 and not torch.is_grad_enabled() else None
         fused: Tensor = _flex()(
@@ -170,9 +170,10 @@ def _attend_apart(
 
 
 def padded(size: int) -> int:
-    """A few lengths for many sizes, as each new length costs a compilation (10 to 25 s on an H200); blocks of 128.
+    """Round a size up to one of few lengths, because each new length costs a compilation (10 to 25 s on an H200); in
+    blocks of 128.
 
-    A sixteenth more at most; half as much again below `_QUICK`, where a pass is quick and sizes differ most.
+    Adds at most a sixteenth; at most a half below `_QUICK`, where a pass is fast and sizes differ most.
     """
     parts = 2 if size <= _QUICK else 16
     step = max(_BLOCK, (1 << max(size - 1, 1).bit_length() - 1) // parts)
@@ -180,10 +181,10 @@ def padded(size: int) -> int:
 
 
 def hidden(model: Any, packed: PackedTree, *, tree: bool) -> Tensor:
-    """The last hidden states [T, d] of every packed token, before the head.
+    """Return the last hidden states [T, d] of every packed token, before the head.
 
-    ``tree`` True is for a model that `enable_tree` accepted. False runs each path, packed unshared, as a sequence
-    of its own, with the model's own attention.
+    ``tree`` True requires a model that `enable_tree` accepted. False runs each path, packed unshared, as its own
+    sequence, with the model's own attention.
     """
     body, device = model.base_model, next(model.parameters()).device
     tokens = packed.tokens.to(device)
@@ -194,17 +195,17 @@ def hidden(model: Any, packed: PackedTree, *, tree: bool) -> Tensor:
     depth, end, trees, size = packed.depth.to(device), packed.end, packed.roots(), packed.size
     if device.type == "cuda" and (extra := padded(size) - size):
         tokens, depth = nn.functional.pad(tokens, (0, extra)), nn.functional.pad(depth, (0, extra))
-        if len(trees) == 1 and bool((end == size).all()):  # a chain grows: no token attends to a later one
+        if len(trees) == 1 and bool((end == size).all()):  # a longer chain: no token attends to a later one
             end = torch.full((size + extra,), size + extra)
         else:  # one more tree, unread
             end, trees = nn.functional.pad(end, (0, extra), value=size + extra), [*trees, size]
-    seen = attention_plan(end, trees, device)
-    out = body(input_ids=tokens[None], position_ids=depth[None], use_cache=False, token_tree=seen)
+    visibility = attention_plan(end, trees, device)
+    out = body(input_ids=tokens[None], position_ids=depth[None], use_cache=False, token_tree=visibility)
     return torch.as_tensor(out.last_hidden_state[0, :size])
 
 
 def enable_tree(model: Any) -> str | None:
-    """Give the model the tree attention for good. Returns None, or the reason why it cannot see a tree."""
+    """Switch the model to tree attention permanently. Return None, or the reason that it cannot use a tree."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     ALL_ATTENTION_FUNCTIONS.register(ATTENTION, _attend)
@@ -215,14 +216,14 @@ def enable_tree(model: Any) -> str | None:
 
 
 def compile_layers(model: Any) -> None:
-    """Fuse the arithmetic of each layer, plain causal attention with it; where trees branch, attention stays apart.
+    """Fuse each layer's arithmetic, with plain causal attention included; attention of branching trees stays separate.
 
     The first steps are slower by the compilation, later ones faster and smaller. Layers share their code, so it is
-    compiled once for all of them, and once more when the number of tokens first changes.
+    compiled once for all of them, and once more when the token count first changes.
     """
     import torch._dynamo
 
-    for name in ("recompile_limit", "accumulated_recompile_limit"):  # one frame stands for every layer and both roles
+    for name in ("recompile_limit", "accumulated_recompile_limit"):  # one frame serves every layer and both roles
         setattr(torch._dynamo.config, name, max(getattr(torch._dynamo.config, name), 1024))
     for layer in getattr(model.base_model, "layers", ()):
         layer.forward = torch.compile(layer.forward)
@@ -240,7 +241,7 @@ def _no_backend(model: Any) -> str | None:
 
 @torch.no_grad()
 def _differs(model: Any) -> str | None:
-    """Try a small tree against its sequences: the only proof that a model's attention listens."""
+    """Compare a small tree with its sequences: the only proof that a model's attention uses the tree."""
     ids = probe_ids(model)
     paths = [TokenPath(tokens=(*ids[:3], *ids[3:5], 1), reply=3), TokenPath(tokens=(*ids[:3], *ids[5:], 1), reply=4)]
     training = model.training

@@ -1,8 +1,8 @@
 """The head in chunks: log-probs, the k best and a whole-vocabulary KL at given hidden states, forward and backward.
 
-No tensor of [tokens, vocabulary] is ever made for a whole batch: a chunk of rows is multiplied out, read, and let go.
-The backward pass multiplies it out again and returns the gradient of the hidden states. On CUDA the reading is fused,
-as a chunk is large and each separate operation would go through all of it.
+No [tokens, vocabulary] tensor exists for a whole batch: a chunk of rows is multiplied, read and released. The backward
+pass multiplies it again and returns the hidden states' gradient. On CUDA the reading is fused, because each separate
+operation would pass over a large chunk.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from torch import Tensor, nn
 from openclaw_rl.backends.hf.models import probe_ids, text_config
 from openclaw_rl.errors import ModelRefused
 
-# What a model does to the product of its head before it calls it logits, found by comparing the two.
+# The steps between a model's head product and its logits, derived by comparing the two.
 
 _NEAR = 0.01
-"""a measured factor is taken for the configured number that is so near to it"""
+"""relative distance at which a measured factor is replaced by the configured number"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogitForm:
-    """Logits are the head's product times ``scale``, then held within ± ``cap`` by a tanh, or as they are."""
+    """Logits are the head's product times ``scale``, then limited to ± ``cap`` by a tanh, or unlimited."""
 
     scale: float = 1.0
     cap: float | None = None
@@ -38,7 +38,7 @@ class LogitForm:
         return scaled if self.cap is None else self.cap * torch.tanh(scaled / self.cap)
 
     def back(self, gradient: Tensor, logits: Tensor) -> Tensor:
-        """From a gradient of ``logits`` to one of the product that they were made of."""
+        """Convert a gradient of ``logits`` to a gradient of the head's product."""
         if self.cap is not None:
             gradient = gradient * (1 - (logits / self.cap).square())
         return gradient if self.scale == 1.0 else gradient * self.scale
@@ -46,7 +46,7 @@ class LogitForm:
 
 @torch.no_grad()
 def logit_form(model: Any) -> LogitForm:
-    """How ``model`` makes its logits; raises ModelRefused where that is neither a factor nor a cap."""
+    """Derive the form of ``model``'s logits; raise `ModelRefused` if it is neither a factor nor a cap."""
     ids = torch.tensor([probe_ids(model)], device=model.device)
     head, config = model.get_output_embeddings(), text_config(model)
     product = head(model.base_model(input_ids=ids, use_cache=False).last_hidden_state)[0].float()
@@ -65,34 +65,34 @@ def logit_form(model: Any) -> LogitForm:
 
 
 def _configured(factor: float, config: Any) -> float:
-    """The factor as the config has it: exact, where the measured one is rounded."""
+    """Return the config's factor, which is exact; the measured factor is rounded."""
     numbers = [float(v) for v in config.to_dict().values() if isinstance(v, (int, float)) and v > 0]
-    known = [1.0, *numbers, *(1 / number for number in numbers)]
-    nearest = min(known, key=lambda number: abs(number - factor))
+    candidates = [1.0, *numbers, *(1 / number for number in numbers)]
+    nearest = min(candidates, key=lambda number: abs(number - factor))
     return nearest if abs(nearest - factor) <= _NEAR * abs(factor) else factor
 
 
 ELEMENTS = {"cpu": 1 << 24, "cuda": 1 << 27}
-"""logits that one chunk may hold"""
+"""logits per chunk, at most"""
 _BLOCK = 128
-"""logits of which only the largest is read first in the search for the k best"""
+"""logits per block; the search for the k best first reads each block's largest"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """The output layer: weight [V, d], and a bias [V] or None. Its own gradient is added up only if it is trained."""
+    """The output layer: weight [V, d], and a bias [V] or None. It accumulates a gradient only if it is trained."""
 
     weight: nn.Parameter
     bias: nn.Parameter | None = None
     dtype: torch.dtype | None = None
-    """multiply in this type instead of the weight's own"""
+    """type for the multiplication instead of the weight's own"""
     chunk: int | None = None
     """rows at once; None: as many as `ELEMENTS` allows"""
     form: LogitForm = field(default_factory=LogitForm)
-    """what becomes of the product"""
+    """steps from the product to the logits"""
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """hidden [n, d] -> [n, V], in float32 at least."""
+        """Return logits [n, V] of hidden [n, d], in float32 at least."""
         weight = self._weight()
         if weight.dtype.itemsize >= 4:
             out = hidden.to(weight.dtype) @ weight.t()
@@ -103,7 +103,7 @@ class Head:
         return self.form(out if self.bias is None else out + self.bias.detach())
 
     def back(self, gradient: Tensor, logits: Tensor, hidden: Tensor) -> Tensor:
-        """gradient of the logits [n, V] -> gradient of ``hidden`` [n, d]; adds to the parameters' own where trained."""
+        """Return the gradient of ``hidden`` [n, d] from the logits' [n, V]; add to trained parameters' gradients."""
         weight, gradient = self._weight(), self.form.back(gradient, logits)
         if self.weight.requires_grad:
             _add(self.weight, gradient.t() @ hidden.to(gradient.dtype))
@@ -113,13 +113,13 @@ class Head:
         return (gradient.to(kind) @ weight.to(kind)).to(hidden.dtype)
 
     def rows(self, count: int) -> Iterator[slice]:
-        """0 .. count in chunks."""
+        """Split 0 .. count into chunks."""
         step = self.chunk or max(16, ELEMENTS.get(self.weight.device.type, 1 << 24) // len(self.weight))
         return (slice(at, min(at + step, count)) for at in range(0, count, step))
 
     @property
     def trained(self) -> bool:
-        """Whether its own parameters are trained."""
+        """True if its own parameters are trained."""
         return self.weight.requires_grad or (self.bias is not None and self.bias.requires_grad)
 
     def _weight(self) -> Tensor:
@@ -133,7 +133,7 @@ def _add(parameter: nn.Parameter, gradient: Tensor) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseOutputs:
-    """The base policy at the same positions: hidden states [N, d] and the head that goes with them."""
+    """The base policy at the same positions: hidden states [N, d] and their head."""
 
     hidden: Tensor
     head: Head
@@ -143,7 +143,7 @@ class BaseOutputs:
 class VocabularyScan:
     """One pass over the vocabulary: log-normaliser [N], the k best ids and log-probs [N, k].
 
-    With a base also the exact KL to it [N] and the base's own log-normaliser [N], else None.
+    With a base also the exact KL to it [N] and the base's log-normaliser [N], otherwise None.
     """
 
     norm: Tensor
@@ -161,11 +161,11 @@ def scan(hidden: Tensor, head: Head, temperature: Tensor, *, k: int, base: BaseO
         logits, temperatures = head.logits(hidden[rows]), temperature[rows, None]
         best, ids = largest(logits, k)
         if base is None:
-            found = [_on(logits, _norm)(logits, temperatures)]
+            columns = [_on(logits, _norm)(logits, temperatures)]
         else:
-            found = [*_on(logits, _norm_and_kl)(logits, base.head.logits(base.hidden[rows]), temperatures)]
-        norm, *more = found
-        parts.append((norm, ids, best / temperatures - norm[:, None], *more))
+            columns = [*_on(logits, _norm_and_kl)(logits, base.head.logits(base.hidden[rows]), temperatures)]
+        norm, *base_columns = columns
+        parts.append((norm, ids, best / temperatures - norm[:, None], *base_columns))
     return VocabularyScan(
         **{name: torch.cat(part) for name, part in zip(_SCANNED, zip(*parts, strict=True), strict=False)}
     )
@@ -175,30 +175,30 @@ _SCANNED = ("norm", "ids", "top", "kl", "base_norm")
 
 
 def largest(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest of each row [n, V] and where they are, largest first.
+    """Return the k largest of each row [n, V] and their positions, largest first.
 
-    In a long row only the k blocks with the largest heads can hold any of them, so all else is read just once.
+    In a long row only the k blocks with the largest maxima can contain them, so everything else is read once.
     """
-    whole = logits.shape[1] // _BLOCK * _BLOCK
-    if whole < k * _BLOCK * 4:
+    full = logits.shape[1] // _BLOCK * _BLOCK
+    if full < k * _BLOCK * 4:
         best = logits.topk(k, -1)
         return best.values, best.indices
-    blocks = logits[:, :whole].view(len(logits), -1, _BLOCK)
+    blocks = logits[:, :full].view(len(logits), -1, _BLOCK)
     chosen = blocks.amax(-1).topk(k, -1).indices
     near = blocks.gather(1, chosen[..., None].expand(-1, -1, _BLOCK)).flatten(1)
     where = (chosen[..., None] * _BLOCK + torch.arange(_BLOCK, device=logits.device)).flatten(1)
-    rest = torch.arange(whole, logits.shape[1], device=logits.device).expand(len(logits), -1)
-    best = torch.cat([near, logits[:, whole:]], 1).topk(k, -1)
-    return best.values, torch.cat([where, rest], 1).gather(1, best.indices)
+    tail = torch.arange(full, logits.shape[1], device=logits.device).expand(len(logits), -1)
+    best = torch.cat([near, logits[:, full:]], 1).topk(k, -1)
+    return best.values, torch.cat([where, tail], 1).gather(1, best.indices)
 
 
 def _norm(logits: Tensor, temperatures: Tensor) -> Tensor:
-    """The log-normaliser [n] of logits [n, V] divided by their temperature [n, 1]."""
+    """Return the log-normaliser [n] of logits [n, V] divided by their temperature [n, 1]."""
     return (logits / temperatures).logsumexp(-1)
 
 
 def _norm_and_kl(logits: Tensor, base: Tensor, temperatures: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Log-normaliser, KL to the base and the base's log-normaliser, each [n]."""
+    """Return the log-normaliser, KL to the base and the base's log-normaliser, each [n]."""
     logits, base = logits / temperatures, base / temperatures
     norm, base_norm = logits.logsumexp(-1), base.logsumexp(-1)
     logq = logits - norm[:, None]
@@ -206,12 +206,13 @@ def _norm_and_kl(logits: Tensor, base: Tensor, temperatures: Tensor) -> tuple[Te
 
 
 def _logit_gradient(logits: Tensor, temperatures: Tensor, given: Tensor) -> Tensor:
-    """The part of the gradient of the logits [n, V] that log-probs with gradients of sum ``given`` [n, 1] share."""
+    """Return the part of the logits' gradient [n, V] that is common to log-probs whose gradients sum to ``given`` [n,
+    1]."""
     return (logits / temperatures).softmax(-1) * (-given / temperatures)
 
 
 def _logit_gradient_with_kl(logits: Tensor, base: Tensor, temperatures: Tensor, given: Tensor, kl: Tensor) -> Tensor:
-    """The same with a KL to the base whose gradient is ``kl`` [n, 1]."""
+    """As `_logit_gradient`, with a KL to the base whose gradient is ``kl`` [n, 1]."""
     logq, logp = (logits / temperatures).log_softmax(-1), (base / temperatures).log_softmax(-1)
     q, gap = logq.exp(), logq - logp
     return q * ((gap - (q * gap).sum(-1, keepdim=True)) * kl - given) / temperatures
@@ -219,10 +220,10 @@ def _logit_gradient_with_kl(logits: Tensor, base: Tensor, temperatures: Tensor, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Divergence:
-    """A KL [N] over the whole vocabulary and what is found in the same reading: the log-normaliser [N], and gradients.
+    """A KL [N] over the whole vocabulary, and by-products of the same reading: the log-normaliser [N], and gradients.
 
-    Gradients are those of a row by its own row of the hidden states [N, d]: ``slope`` of the KL, ``pull`` of the
-    log-prob of a token. None where the head is trained too, which needs the loss first, and where it was not wanted.
+    A row's gradient is by its own row of the hidden states [N, d]: ``slope`` of the KL, ``pull`` of a token's log-prob.
+    None if the head is trained too, which needs the loss first, and if not requested.
     """
 
     kl: Tensor
@@ -241,37 +242,42 @@ def divergence(
     forward: bool,
     tokens: Tensor | None = None,
 ) -> Divergence:
-    """KL(current || other) at hidden [N, d], over the whole vocabulary -> [N]; ``forward`` is KL(other || current).
+    """Return KL(current || other) at hidden [N, d] over the whole vocabulary -> [N]; with ``forward`` KL(other ||
+    current).
 
-    ``tokens`` [N] are those whose log-probs are to have a gradient.
+    ``tokens`` [N] are the tokens whose log-probs need a gradient.
     """
-    found: dict[str, list[Tensor]] = {"kl": [], "norm": [], "slope": [], "pull": []}
+    columns: dict[str, list[Tensor]] = {"kl": [], "norm": [], "slope": [], "pull": []}
     for rows in head.rows(len(hidden)):
-        ours, theirs, heat = head.logits(hidden[rows]), other.head.logits(other.hidden[rows]), temperature[rows, None]
-        first, second = (theirs, ours) if forward else (ours, theirs)
-        norm, kl, other_norm = _on(ours, _norm_and_kl)(first, second, heat)
-        found["kl"].append(kl)
-        found["norm"].append(other_norm if forward else norm)
+        logits, other_logits, heat = (
+            head.logits(hidden[rows]),
+            other.head.logits(other.hidden[rows]),
+            temperature[rows, None],
+        )
+        first, second = (other_logits, logits) if forward else (logits, other_logits)
+        norm, kl, other_norm = _on(logits, _norm_and_kl)(first, second, heat)
+        columns["kl"].append(kl)
+        columns["norm"].append(other_norm if forward else norm)
         if head.trained:
             continue
-        unit = torch.ones_like(ours[:, :1])
-        found["slope"].append(_back(hidden[rows], head, ours, theirs, heat, unit, forward=forward))
+        unit = torch.ones_like(logits[:, :1])
+        columns["slope"].append(_back(hidden[rows], head, logits, other_logits, heat, unit, forward=forward))
         if tokens is not None:
-            gradient = _on(ours, _logit_gradient)(ours, heat, unit).scatter_add_(1, tokens[rows, None], unit / heat)
-            found["pull"].append(head.back(gradient, ours, hidden[rows]))
-    return Divergence(**{name: torch.cat(parts) for name, parts in found.items() if parts})
+            gradient = _on(logits, _logit_gradient)(logits, heat, unit).scatter_add_(1, tokens[rows, None], unit / heat)
+            columns["pull"].append(head.back(gradient, logits, hidden[rows]))
+    return Divergence(**{name: torch.cat(parts) for name, parts in columns.items() if parts})
 
 
 @torch.no_grad()
 def backward_divergence(
     hidden: Tensor, head: Head, temperature: Tensor, given: Tensor, *, other: BaseOutputs, forward: bool
 ) -> Tensor:
-    """The gradient of hidden [N, d], given that of the `divergence` [N]: q (log q - log p - KL), or q - p."""
+    """Return the gradient of hidden [N, d] from that of the `divergence` [N]: q (log q - log p - KL), or q - p."""
     parts = []
     for rows in head.rows(len(hidden)):
-        ours, theirs = head.logits(hidden[rows]), other.head.logits(other.hidden[rows])
-        temperatures, kl = temperature[rows, None], given[rows, None].to(ours.dtype)
-        parts.append(_back(hidden[rows], head, ours, theirs, temperatures, kl, forward=forward))
+        logits, other_logits = head.logits(hidden[rows]), other.head.logits(other.hidden[rows])
+        temperatures, kl = temperature[rows, None], given[rows, None].to(logits.dtype)
+        parts.append(_back(hidden[rows], head, logits, other_logits, temperatures, kl, forward=forward))
     return torch.cat(parts)
 
 
@@ -300,13 +306,13 @@ def _on(logits: Tensor, function: Callable[..., Any]) -> Callable[..., Any]:
 
 @cache
 def can_compile() -> bool:
-    """Whether kernels can be made on this machine: there is Triton, and a C compiler for what launches them."""
+    """Return True if this machine can compile kernels: it has Triton, and a C compiler for the launchers."""
     return find_spec("triton") is not None and any(map(shutil.which, ("cc", "gcc", "clang")))
 
 
 @torch.no_grad()
 def at(hidden: Tensor, head: Head, temperature: Tensor, norm: Tensor, ids: Tensor) -> Tensor:
-    """Log-probs [N, G] of given ids [N, G], from the log-normaliser [N] of a `scan`; only those are computed."""
+    """Return log-probs [N, G] at given ids [N, G], from a `scan`'s log-normaliser [N]; only these are computed."""
     parts = []
     wide = torch.float64 if head.weight.dtype == torch.float64 else torch.float32
     step = max(1, (1 << 24) // max(1, ids.shape[1] * hidden.shape[1]))
@@ -331,20 +337,20 @@ def backward_hidden(
     kl: Tensor | None = None,
     base: BaseOutputs | None = None,
 ) -> Tensor:
-    """The gradient of hidden [N, d], given those of the log-probs at ids [N, G] and of the KL [N].
+    """Return the gradient of hidden [N, d] from those of the log-probs at ids [N, G] and the KL [N].
 
     For logits z / T and q = softmax: d l(v) = [v] - q, and d KL = q (log q - log p - KL).
     """
     parts = []
     for rows in head.rows(len(hidden)):
         logits, temperatures = head.logits(hidden[rows]), temperature[rows, None]
-        given = at_ids[rows].to(logits.dtype)
-        whole = given.sum(-1, keepdim=True)
+        slopes = at_ids[rows].to(logits.dtype)
+        total = slopes.sum(-1, keepdim=True)
         if kl is None or base is None:
-            gradient = _on(logits, _logit_gradient)(logits, temperatures, whole)
+            gradient = _on(logits, _logit_gradient)(logits, temperatures, total)
         else:
-            theirs = base.head.logits(base.hidden[rows])
-            gradient = _on(logits, _logit_gradient_with_kl)(logits, theirs, temperatures, whole, kl[rows, None])
-        gradient.scatter_add_(1, ids[rows], given / temperatures)
+            base_logits = base.head.logits(base.hidden[rows])
+            gradient = _on(logits, _logit_gradient_with_kl)(logits, base_logits, temperatures, total, kl[rows, None])
+        gradient.scatter_add_(1, ids[rows], slopes / temperatures)
         parts.append(head.back(gradient, logits, hidden[rows]))
     return torch.cat(parts)

@@ -1,4 +1,4 @@
-"""The memory plan: what a step will take, computed before the first one, and how many tokens go through at once."""
+"""The memory plan: a step's memory, computed before the first step, and the number of tokens at once."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from openclaw_rl.backends.local.training.ranks import local
 from openclaw_rl.errors import ModelRefused
 from openclaw_rl.machine import GIB
 
-_LEAST = 512  # tokens: a plan with less room than this is no plan
+_LEAST = 512  # tokens: a plan with fewer is useless
 _MOST = 65_536
-_SHARE = {"cuda": 0.85}  # of what is free; main memory is shared with whoever serves, so half of it
-_ROOMY = 8_192  # with room for so many tokens, recomputing layers would only cost time
+_SHARE = {"cuda": 0.85}  # of free memory; main memory is shared with serving, so half of it
+_ROOMY = 8_192  # with room for this many tokens, recomputing layers only costs time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """The sizes that decide: parameters by count, layers, widths, and bytes of a number in weights and activations."""
+    """The sizes that determine memory: parameter counts, layers, widths, and bytes per number in weights and
+    activations."""
 
     parameters: int
     trainable: int
@@ -31,7 +32,7 @@ class ModelShape:
     weight_bytes: int
     trainable_bytes: int = 4
     copies: int = 0
-    """further frozen models that are held: a base for the teacher, another teacher"""
+    """further frozen models in memory: a base for the teacher, another teacher"""
     ema: bool = False
     offload: bool = False
 
@@ -40,7 +41,7 @@ class ModelShape:
 class MemoryPlan:
     """Bytes by purpose, and the decision: tokens at once, and whether layers are recomputed in the backward pass.
 
-    ``spared``: a batch of so many tokens goes through as it is, though larger ones are recomputed.
+    ``spared``: largest batch in tokens that runs without recomputing, if larger ones are recomputed.
     """
 
     weights: int
@@ -63,19 +64,19 @@ class MemoryPlan:
 
 
 def plan(shape: ModelShape, available: int | None, *, recompute: bool | None, chunk: int = 1 << 24) -> MemoryPlan:
-    """Fit a step into ``available`` bytes (None: not known); ``recompute`` None decides by the room there is.
+    """Fit a step into ``available`` bytes (None: unknown); ``recompute`` None decides by the available memory.
 
-    Raises ModelRefused with the numbers when not even a short turn fits.
+    Raise `ModelRefused` with the numbers if not even a short turn fits.
     """
-    found = _plan(shape, available, bool(recompute), chunk)
-    if recompute is None and found.tokens < _ROOMY:
-        found = replace(_plan(shape, available, True, chunk), spared=found.tokens)
-    if found.tokens < _LEAST:
+    result = _plan(shape, available, bool(recompute), chunk)
+    if recompute is None and result.tokens < _ROOMY:
+        result = replace(_plan(shape, available, True, chunk), spared=result.tokens)
+    if result.tokens < _LEAST:
         raise ModelRefused(
-            f"training {shape.parameters / 1e9:.2f} billion parameters does not fit: {found}",
+            f"training {shape.parameters / 1e9:.2f} billion parameters does not fit: {result}",
             remedy="use LoRA, switch recompute or offload_optimizer on, take a smaller model, or free memory",
         )
-    return found
+    return result
 
 
 def _plan(shape: ModelShape, available: int | None, recompute: bool, chunk: int) -> MemoryPlan:
@@ -86,7 +87,7 @@ def _plan(shape: ModelShape, available: int | None, recompute: bool, chunk: int)
     per_token = _per_token(shape, recompute)
     tokens = _MOST
     if available is not None:
-        # the weights are loaded when the plan is made: what is free is free beside them
+        # the weights are already loaded, so free memory excludes them
         tokens = int((available - training - head) // per_token)
     return MemoryPlan(
         weights=weights,
@@ -100,15 +101,15 @@ def _plan(shape: ModelShape, available: int | None, recompute: bool, chunk: int)
 
 
 def _per_token(shape: ModelShape, recompute: bool) -> int:
-    """Activations that a token leaves behind: inputs of norms, projections, gates; and the attention's own."""
+    """Return the bytes of activations per token: inputs of norms, projections and gates, and the attention's own."""
     number = max(2, shape.weight_bytes)
     layer = (14 * shape.hidden + 6 * shape.intermediate) * number
-    kept = shape.hidden * number
-    return shape.layers * kept + 2 * layer if recompute else shape.layers * layer
+    stored = shape.hidden * number
+    return shape.layers * stored + 2 * layer if recompute else shape.layers * layer
 
 
 def plan_for(policy: PolicyModel) -> MemoryPlan:
-    """The plan of a step with this model, on its device as it is now."""
+    """Return the plan of a step with this model, on its device's free memory."""
     s, config, device = policy.settings, text_config(policy.model), policy.device
     trained = list(policy.parameters.values())
     copies = (s.teacher_model is not None) + (not s.lora and s.compares_with_base) + (not s.lora and s.average > 1)
@@ -126,5 +127,5 @@ def plan_for(policy: PolicyModel) -> MemoryPlan:
         offload=s.offload_optimizer,
     )
     free = int(available_bytes(device) * _SHARE.get(device.type, 0.5)) // policy.beside
-    least = policy.ranks.least(free)  # one plan for all of them
+    least = policy.ranks.least(free)  # one plan for all ranks
     return plan(shape, least, recompute=s.recompute, chunk=ELEMENTS.get(device.type, 1 << 24))

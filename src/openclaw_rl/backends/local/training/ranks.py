@@ -1,6 +1,6 @@
-"""Ranks: the processes that take one step together, each on its own share of a batch, and what they say to each other.
+"""Ranks: the processes that take one step together, each on its share of a batch, and their communication.
 
-Alone there is nobody to ask: every answer is the value that was given, and nothing is sent.
+A single process is its own group: every call returns its own value, and nothing is sent.
 """
 
 from __future__ import annotations
@@ -30,57 +30,57 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranks:
-    """This process is ``number`` of ``count``. ``mesh`` is what weights are sharded over, None where they are whole."""
+    """This process is ``number`` of ``count``. Weights are sharded over ``mesh``; None if they are whole."""
 
     number: int = 0
     count: int = 1
     mesh: Any = None
     files_mesh: Any = None
-    """the same ranks in main memory, through which checkpoints go to disk"""
+    """the same ranks in main memory, for checkpoints"""
 
     @property
     def first(self) -> bool:
-        """Whether this one writes what is written once."""
+        """True if this rank writes shared files."""
         return self.number == 0
 
     def most(self, value: int) -> int:
-        """The largest of all ranks' values."""
+        """Return the largest of all ranks' values."""
         return max(self.told(value))
 
     def least(self, value: int) -> int:
-        """The smallest of all ranks' values."""
+        """Return the smallest of all ranks' values."""
         return min(self.told(value))
 
     def told(self, value: T) -> list[T]:
-        """Every rank's value, in their order."""
+        """Return every rank's value, in rank order."""
         if self.count == 1:
             return [value]
-        found: list[Any] = [None] * self.count
-        dist.all_gather_object(found, value)
-        return found
+        values: list[Any] = [None] * self.count
+        dist.all_gather_object(values, value)
+        return values
 
     def said_by_first(self, value: T) -> T:
-        """The first rank's value."""
+        """Return the first rank's value."""
         if self.count == 1:
             return value
         box: list[Any] = [value]
         dist.broadcast_object_list(box, src=0)
-        said: T = box[0]
-        return said
+        first: T = box[0]
+        return first
 
     def add_up(self, tensor: Tensor) -> Tensor:
-        """The sum over all ranks, in place."""
+        """Sum a tensor over all ranks, in place."""
         if self.count > 1:
             dist.all_reduce(tensor)
         return tensor
 
     def meet(self) -> None:
-        """Wait until every rank is here."""
+        """Wait until every rank arrives."""
         self.told(None)
 
     @contextmanager
     def directory(self, target: Path) -> Iterator[Path]:
-        """See `files.directory`: one draft that every rank writes into, in place before any of them goes on."""
+        """Write one draft from every rank (see `files.directory`); it is in place before any rank continues."""
         if self.first:
             with files.directory(target) as draft:
                 self.said_by_first(draft)
@@ -102,12 +102,12 @@ ALONE = Ranks()
 
 
 def join(place: RankPlace, device: torch.device) -> Ranks:
-    """Meet the other ranks; from here on weights can be sharded, even over a single one."""
+    """Join the other ranks; from here on weights can be sharded, even over a single rank."""
     from torch.distributed.device_mesh import init_device_mesh
 
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    # each kind of memory has its own way between ranks; the same for all of them, whatever a machine could do
+    # each kind of memory has its own backend, the same on every machine, whatever it could do
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, init_method=place.meeting, rank=place.number, world_size=place.count)
     mesh = init_device_mesh(device.type, (place.count,))
@@ -116,20 +116,20 @@ def join(place: RankPlace, device: torch.device) -> Ranks:
 
 
 def leave() -> None:
-    """Give the connections to the other ranks back."""
+    """Close the connections to the other ranks."""
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
-# A batch divided among ranks: by tokens, turns that share a beginning on the same one.
+# A batch divided among ranks: by tokens, turns with a common prefix on the same rank.
 
 _PASSES = 4
-"""of a turn's own tokens: forward, back (twice the work), and forward through the base; a teacher's view is one"""
+"""passes over a turn's own tokens: forward, back (twice the work), forward through the base; a teacher's view is one"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankBatch:
-    """What one rank computes: samples as a batch of their own, and where its tokens [n] stand in the whole one."""
+    """One rank's work: its samples as a batch, and the positions of its tokens [n] in the whole batch."""
 
     batch: TrainBatch
     at: Tensor
@@ -143,46 +143,46 @@ def rank_batch(
     ranks: Ranks,
     flatten: Callable[[Sequence[Sample], Views], TrainBatch],
 ) -> RankBatch | None:
-    """This rank's part of ``batch``, which ``flatten`` made of these; None where it is all of it."""
+    """Return this rank's part of ``batch``, which ``flatten`` builds; None for a single process."""
     if ranks.count == 1:
         return None
     dealt = divide(batch.plain, _beside(batch), ranks.count)
     heard = ranks.number < len(dealt)
-    mine = sorted(dealt[ranks.number]) if heard else dealt[0][:1]
-    part = flatten([samples[at] for at in mine], [views[at] for at in mine])
-    spans = [batch.spans[at] for at in mine]
+    places = sorted(dealt[ranks.number]) if heard else dealt[0][:1]
+    part = flatten([samples[at] for at in places], [views[at] for at in places])
+    spans = [batch.spans[at] for at in places]
     at = torch.cat([torch.arange(span.start, span.stop) for span in spans]).to(batch.tokens.device)
     return RankBatch(batch=replace(part, hints=batch.hints), at=at, heard=heard)
 
 
 def _beside(batch: TrainBatch) -> list[int]:
-    """For each sample what its teachers' views cost, in tokens of its own; they share its beginning, not its reply."""
-    found = [0] * len(batch.plain)
+    """Return each sample's cost of teacher views, in its own tokens; they share its prefix, not its reply."""
+    costs = [0] * len(batch.plain)
     for sample, path in [*((s, path) for _, s, path in batch.hinted), *batch.noted]:
-        found[sample] += len(path.tokens) - _same(path.tokens, batch.plain[sample].tokens)
-    return [-(-cost // _PASSES) for cost in found]
+        costs[sample] += len(path.tokens) - _same(path.tokens, batch.plain[sample].tokens)
+    return [-(-cost // _PASSES) for cost in costs]
 
 
 def _same(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many tokens two sequences begin with alike."""
+    """Return the length of two sequences' common prefix."""
     return next((at for at, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
-# Sharded weights: each rank keeps its rows of every layer, and a layer is whole only while it is computed (FSDP2).
+# Sharded weights: each rank stores its rows of every layer, and a layer is whole only during its computation (FSDP2).
 #
-# Embeddings, the last norm and the head stay whole on each rank: the head is read in chunks, many times in a step. So
-# do adapters: they are small, and a frozen layer then has no gradient to send. In memory, weights and what is kept for
-# them are this rank's rows, plain tensors: arithmetic by element needs no more.
+# Embeddings, the last norm and the head stay whole on each rank: the head is read in chunks, many times per step. So do
+# adapters: they are small, and a frozen layer then has no gradient to send. In memory, weights and their state are this
+# rank's rows as plain tensors: arithmetic by element needs no more.
 
 _MESSAGE = 16_000_000
-"""numbers of several gradients that are sent at once"""
+"""numbers per message of several gradients"""
 
 
 def shard_layers(model: Any, ranks: Ranks, *, compute: torch.dtype | None = None) -> None:
-    """Divide every layer of ``model`` among the ranks; ``compute``: gather them in this type, though kept in another.
+    """Shard every layer of ``model`` over the ranks; ``compute``: gather them in this type, though stored in another.
 
-    Where some weights are frozen, only those are divided. Gradients of all ranks are added up, not averaged: the loss
-    has seen the whole batch.
+    If some weights are frozen, only those are sharded. The ranks' gradients are summed, not averaged: the loss has seen
+    the whole batch.
     """
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
@@ -195,13 +195,13 @@ def shard_layers(model: Any, ranks: Ranks, *, compute: torch.dtype | None = None
         sharded: Any = fully_shard(layer, ignored_params={*layer.parameters()} - divided, **how)
         sharded.set_gradient_divide_factor(1.0)
         sharded.set_force_sum_reduction_for_comms(True)
-    # the body has no shards of its own: as their common root it lets one layer be gathered while another is computed
+    # the body has no shards: as the layers' common root it gathers a layer while another one is computed
     fully_shard(body, ignored_params={p for p in body.parameters() if p not in divided}, **how)
     model.to(torch.device(ranks.mesh.device_type))
 
 
 def find_layers(model: Any) -> list[nn.Module]:
-    """The blocks that a model is a stack of; raises ModelRefused where it is none."""
+    """Return the model's stack of blocks; raise `ModelRefused` if it has none."""
     count = text_config(model).num_hidden_layers
     for module in model.base_model.modules():
         if isinstance(module, nn.ModuleList) and len(module) == count:
@@ -213,33 +213,33 @@ def find_layers(model: Any) -> list[nn.Module]:
 
 
 def is_sharded(parameter: Tensor) -> bool:
-    """Whether each rank has rows of it."""
+    """Return True if each rank has rows of it."""
     return hasattr(parameter, "placements")  # a DTensor: importing that takes a while, which whole weights never need
 
 
 def local(parameter: Tensor) -> Tensor:
-    """This rank's rows, the very memory; of what is not sharded all of it."""
+    """Return this rank's rows without a copy; all rows if not sharded."""
     sharded: Any = parameter
     return torch.as_tensor(sharded.to_local()) if is_sharded(parameter) else parameter
 
 
 def whole(parameter: Tensor) -> Tensor:
-    """All rows, on each rank; every rank must ask."""
+    """Gather all rows on each rank; every rank must call it."""
     sharded: Any = parameter.detach()
     return torch.as_tensor(sharded.full_tensor() if is_sharded(parameter) else sharded)
 
 
 def rows_of(parameter: Tensor, value: Tensor, ranks: Ranks) -> Tensor:
-    """This rank's rows of ``value``, which is all of a parameter or of what is kept for one."""
+    """Return this rank's rows of ``value``, a whole parameter or its state."""
     if not is_sharded(parameter):
         return value
     parts = value.chunk(ranks.count)
     rows = parts[ranks.number] if ranks.number < len(parts) else value[:0]
-    return rows.clone()  # or all of it would stay in memory
+    return rows.clone()  # a view would keep all of it in memory
 
 
 def on_all_ranks(parameter: Tensor, rows: Tensor, ranks: Ranks) -> Tensor:
-    """``rows`` as a part of what all ranks hold, in main memory: what a distributed checkpoint reads and writes."""
+    """Convert ``rows`` to a tensor sharded over all ranks in main memory, for distributed checkpoints."""
     from torch.distributed.tensor import DTensor
 
     if not is_sharded(parameter):
@@ -251,14 +251,14 @@ def on_all_ranks(parameter: Tensor, rows: Tensor, ranks: Ranks) -> Tensor:
 
 
 def add_up_whole(parameters: Iterable[Tensor], ranks: Ranks) -> None:
-    """Add up the gradients of what is not sharded; those of layers were added up while they were computed."""
+    """Sum the gradients of unsharded parameters; layers' gradients were summed during their computation."""
     if ranks.count == 1:
         return
-    for some in _together([parameter for parameter in parameters if not is_sharded(parameter)]):
-        for parameter in some:
+    for group in _together([parameter for parameter in parameters if not is_sharded(parameter)]):
+        for parameter in group:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-        grads = [parameter.grad for parameter in some if parameter.grad is not None]
+        grads = [parameter.grad for parameter in group if parameter.grad is not None]
         if len(grads) == 1:
             ranks.add_up(grads[0])
             continue
@@ -268,33 +268,33 @@ def add_up_whole(parameters: Iterable[Tensor], ranks: Ranks) -> None:
 
 
 def _together(parameters: Iterable[Tensor]) -> Iterator[list[Tensor]]:
-    """Parameters of one kind whose gradients are sent at once: each message costs more than a small gradient in it."""
+    """Group parameters of one type into joint messages: each message costs more than a small gradient in it."""
     for _, kind in groupby(parameters, key=lambda parameter: parameter.dtype):
-        some: list[Tensor] = []
+        group: list[Tensor] = []
         room = _MESSAGE
         for parameter in kind:
-            if some and parameter.numel() > room:
-                yield some
-                some, room = [], _MESSAGE
-            some.append(parameter)
+            if group and parameter.numel() > room:
+                yield group
+                group, room = [], _MESSAGE
+            group.append(parameter)
             room -= parameter.numel()
-        yield some
+        yield group
 
 
 def with_gradients(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
-    """This rank's rows of each parameter, the very memory, with their gradient, which it hands over."""
-    found: list[Tensor] = []
+    """Return this rank's rows of each parameter, without a copy, and move their gradients to them."""
+    parts: list[Tensor] = []
     for parameter in parameters:
         rows: Tensor = parameter
         if is_sharded(parameter):
             rows = local(parameter.detach()).requires_grad_()
             rows.grad, parameter.grad = None if parameter.grad is None else local(parameter.grad), None
-        found.append(rows)
-    return found
+        parts.append(rows)
+    return parts
 
 
 def gradient_norm(parameters: Mapping[str, Tensor], ranks: Ranks) -> float:
-    """Of all rows of all parameters."""
+    """Return the norm over all rows of all parameters."""
     grads = [(is_sharded(p), local(p.grad)) for p in parameters.values() if p.grad is not None]
     if not any(sharded for sharded, _ in grads):
         return float(torch.nn.utils.get_total_norm([grad for _, grad in grads]))

@@ -1,6 +1,6 @@
-"""What the student is compared with: the teacher under each hint, the teacher with the note, the base, what is served.
+"""The student's references: the teacher under each hint, the teacher with the note, the base, the served weights.
 
-`N` reply tokens of all samples one after another, `H` hints, `K` top-k ids, `d` hidden width.
+`N` reply tokens of all samples in sequence, `H` hints, `K` top-k ids, `d` hidden width.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from openclaw_rl.losses.tree import PackedTree, TokenPath, pack
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Net:
-    """Weights that can run: a Hugging Face model, its head, and the context that a pass of it runs in."""
+    """Weights that can run: a Hugging Face model, its head, and the context of its passes."""
 
     model: Any
     head: Head
     tree: bool
     context: Callable[[], AbstractContextManager[Any]] = nullcontext
     ranks: Ranks = ALONE
-    """those that its layers are sharded over: all of them run it equally often"""
+    """ranks that its layers are sharded over: all of them run it equally often"""
 
 
 (IDLE,) = pack([TokenPath(tokens=(0, 0), reply=1)])
-"""what a rank runs along on when it has nothing left to run"""
+"""filler for a rank that has no more passes to run"""
 
 
 def pieces(net: Net, paths: Sequence[TokenPath], budget: int | None) -> tuple[PackedTree, ...]:
-    """The packed trees that are run one after another; each is one call of the model where layers are sharded."""
+    """Pack paths into trees that run one after another; each is one model call if layers are sharded."""
     single = net.ranks.mesh is not None and not net.tree
     return pack(paths, budget=1 if single else budget, share=net.tree)
 
 
 @dataclass(slots=True)
 class ComputedTokens:
-    """What was computed: packed tokens, the tokens of the same sequences one by one, forward passes."""
+    """Totals: packed tokens, the tokens of the same sequences one by one, forward passes."""
 
     packed: int = 0
     sequential: int = 0
@@ -59,24 +59,24 @@ class ComputedTokens:
 
 @torch.no_grad()
 def hidden_states(net: Net, paths: Sequence[TokenPath], budget: int | None, count: ComputedTokens) -> list[Tensor]:
-    """For each path the hidden states [R, d] that predict its reply, without a gradient."""
+    """Return for each path the hidden states [R, d] that predict its reply, without a gradient."""
     trees = pieces(net, paths, budget)
     count.add(trees, paths)
-    found: dict[int, Tensor] = {}
+    states: dict[int, Tensor] = {}
     idle = net.ranks.most(len(trees)) - len(trees)
     with net.context():
         for packed in trees:
             rows = torch.cat(packed.rows).to(net.head.weight.device)  # before the pass, or the host would wait for it
             out = hidden(net.model, packed, tree=net.tree)[rows]
-            found |= zip(packed.members, torch.split(out, [len(part) for part in packed.rows]), strict=True)
+            states |= zip(packed.members, torch.split(out, [len(part) for part in packed.rows]), strict=True)
         for _ in range(idle):
             hidden(net.model, IDLE, tree=net.tree)
-    return [found[at] for at in range(len(paths))]
+    return [states[at] for at in range(len(paths))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TeacherOutputs:
-    """The teacher's side: hidden states [M, d] of every view's reply, and where each row belongs in [H, N]."""
+    """The teacher's outputs: hidden states [M, d] of every view's reply, and each row's position in [H, N]."""
 
     hidden: Tensor
     head: Head
@@ -87,9 +87,9 @@ class TeacherOutputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RehearsalTeacher:
-    """The teacher that has the note: its outputs [M] at the rehearsed tokens [M], and the row of each token [N] or -1.
+    """The teacher with the note: outputs [M] at the distilled tokens [M], and each token's row [N], or -1.
 
-    ``forward``: it comes first in the KL.
+    ``forward``: it is first in the KL.
     """
 
     outputs: BaseOutputs
@@ -102,7 +102,7 @@ class RehearsalTeacher:
 
 
 def rehearsal_teacher(batch: TrainBatch, found: list[Tensor], head: Head, *, forward: bool) -> RehearsalTeacher:
-    """From the hidden states of each of ``batch.noted``."""
+    """Build it from the hidden states of each of ``batch.noted``."""
     device = batch.tokens.device
     spans = [batch.spans[s] for s, _ in batch.noted]
     token = torch.cat([torch.arange(span.start, span.stop, device=device) for span in spans])
@@ -113,9 +113,9 @@ def rehearsal_teacher(batch: TrainBatch, found: list[Tensor], head: Head, *, for
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class References:
-    """What the step compares the student with: the teacher's views, the base, and log-probs [N] of what is served.
+    """The step's references for the student: the teacher's views, the base, and the served weights' log-probs [N].
 
-    Each is None where it was not wanted.
+    Each is None if not requested.
     """
 
     teacher: TeacherOutputs | None
@@ -135,15 +135,15 @@ def run_references(
     budget: int | None,
     count: ComputedTokens,
 ) -> References:
-    """One pass through the teacher for all hinted views, one through the base and one through ``served`` for the rest.
+    """Run one pass through the teacher for all hinted views, one through the base, and one through ``served``.
 
-    Those that are the same weights make a single pass: their prompts share their beginnings too. ``rehearsal`` is the
-    teacher that has the note, and whether it comes first in the KL.
+    Equal weights share a single pass, because their prompts share prefixes too. ``rehearsal`` is the teacher with the
+    note, and whether it is first in the KL.
     """
     views, noted = [path for _, _, path in batch.hinted], [path for _, path in batch.noted]
     net = rehearsal[0] if rehearsal is not None else teacher
-    wanted = [(teacher, views), (net, noted), (base or teacher, list(batch.plain) if base is not None else [])]
-    for_views, for_notes, for_plain = _by_net(wanted, budget, count)
+    requests = [(teacher, views), (net, noted), (base or teacher, list(batch.plain) if base is not None else [])]
+    for_views, for_notes, for_plain = _by_net(requests, budget, count)
     return References(
         teacher=_hinted(batch, for_views, teacher.head, k) if views else None,
         base=BaseOutputs(hidden=torch.cat(for_plain), head=base.head) if base is not None else None,
@@ -155,21 +155,21 @@ def run_references(
 def _by_net(
     wanted: Sequence[tuple[Net, Sequence[TokenPath]]], budget: int | None, count: ComputedTokens
 ) -> list[list[Tensor]]:
-    """The hidden states that each of these wants, in one pass through each net."""
-    found: list[list[Tensor]] = [[] for _ in wanted]
+    """Return the hidden states for each request, in one pass per net."""
+    outputs: list[list[Tensor]] = [[] for _ in wanted]
     for net in {id(net): net for net, _ in wanted}.values():
-        mine = [at for at, (other, _) in enumerate(wanted) if other is net]
-        states = iter(hidden_states(net, [path for at in mine for path in wanted[at][1]], budget, count))
-        for at in mine:
-            found[at] = [next(states) for _ in wanted[at][1]]
-    return found
+        places = [at for at, (requested, _) in enumerate(wanted) if requested is net]
+        states = iter(hidden_states(net, [path for at in places for path in wanted[at][1]], budget, count))
+        for at in places:
+            outputs[at] = [next(states) for _ in wanted[at][1]]
+    return outputs
 
 
 def _sampled(batch: TrainBatch, net: Net, budget: int | None, count: ComputedTokens) -> Tensor:
-    """The log-prob [N] of each sampled token."""
-    found = torch.cat(hidden_states(net, batch.plain, budget, count))
-    norm = train_head.scan(found, net.head, batch.temperature, k=1).norm
-    return train_head.at(found, net.head, batch.temperature, norm, batch.tokens[:, None])[:, 0]
+    """Return each sampled token's log-prob [N]."""
+    states = torch.cat(hidden_states(net, batch.plain, budget, count))
+    norm = train_head.scan(states, net.head, batch.temperature, k=1).norm
+    return train_head.at(states, net.head, batch.temperature, norm, batch.tokens[:, None])[:, 0]
 
 
 def _hinted(batch: TrainBatch, found: list[Tensor], head: Head, k: int) -> TeacherOutputs:

@@ -1,4 +1,4 @@
-"""The trainer on this machine: a port before worker processes of lower priority, so that serving keeps its pace."""
+"""The trainer on this machine: a port over worker processes of lower priority, so that serving keeps its speed."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from openclaw_rl.errors import BackendDown, BackendError, ModelRefused
 from openclaw_rl.ports import StepResult
 from openclaw_rl.types import Sample, Version
 
-# The worker processes of a trainer as one: they start, are asked and end together.
+# A trainer's worker processes as a unit: they start, answer and end together.
 
 _GRACE = 5.0
-"""seconds a worker has to end before it is killed"""
+"""seconds that a worker gets to end before it is killed"""
 _BLAME = 1.0
-"""seconds in which a worker that has died is found, when another one complains of it first"""
+"""seconds for detecting a dead worker after another one reports a failure"""
 _LOOK = 5.0
-"""seconds without an answer after which it is seen whether all workers are still there"""
+"""seconds without an answer before the workers are checked"""
 
 
 class WorkersDied(Exception):
-    """A worker has ended without a word."""
+    """A worker ended without an answer."""
 
 
 class WorkerHandle(Protocol):
@@ -50,24 +50,24 @@ class WorkerHandle(Protocol):
 
     @property
     def fate(self) -> str:
-        """How one that is no longer alive has ended."""
+        """The way in which a dead worker ended."""
         ...
 
 
 class WorkerGroup(Protocol):
-    """Workers that have been started, one for each rank."""
+    """Started workers, one per rank."""
 
     @property
     def workers(self) -> Sequence[WorkerHandle]:
-        """Those that can be asked, in the order of their ranks."""
+        """Workers that are ready for requests, by rank."""
         ...
 
     def meet(self) -> None:
-        """Wait until all of them can be asked."""
+        """Wait until all workers are ready for requests."""
         ...
 
     def end(self) -> None:
-        """End all of them, also while somebody waits for them."""
+        """End all workers, even during a request."""
         ...
 
 
@@ -83,24 +83,25 @@ class Workers:
 
     @property
     def process_ids(self) -> tuple[int, ...]:
-        """Each on its own machine."""
+        """Each worker's process id on its own machine."""
         return tuple(worker.process_id for worker in self._workers)
 
     @property
     def alive(self) -> bool:
-        """Whether all of them are."""
+        """True if all workers are alive."""
         return all(worker.alive for worker in self._workers)
 
     def exchange(self, request: StepRequest | None) -> Any:
-        """Send to all, nothing where they are starting; the first one's answer once all have answered, or a failure.
+        """Send a request to all workers, or None while they start; return rank 0's answer once all have answered, or a
+        failure.
 
-        Raises WorkersDied, and BackendDown where some cannot start.
+        Raise `WorkersDied`, and `BackendDown` if a worker cannot start.
         """
         if request is None:
             self._group.meet()
         else:
             for worker in self._workers:
-                with suppress(OSError):  # it has died: reading says so
+                with suppress(OSError):  # a dead worker: reading reports it
                     worker.pipe.send(request)
         answers: dict[int, Any] = {}
         while len(answers) < len(self._workers):
@@ -111,7 +112,7 @@ class Workers:
         return answers[0]
 
     def _heard(self, ranks: set[int], timeout: float = _LOOK) -> Iterator[tuple[int, Any]]:
-        """Answers as soon as there are some; none where nobody has spoken in time. Raises WorkersDied."""
+        """Yield answers as they arrive, nothing after the timeout; raise `WorkersDied` if a worker ended."""
         ready = wait([self._workers[rank].pipe for rank in ranks], timeout)
         for rank in sorted(rank for rank in ranks if self._workers[rank].pipe in ready):
             try:
@@ -124,12 +125,12 @@ class Workers:
                     raise WorkersDied(self._died(rank))
 
     def _cause(self, rank: int, failure: WorkerFailure) -> WorkerFailure:
-        """A rank that loses another one complains of its connection: the one that died is the cause."""
+        """Check the other ranks for a death first: a rank that loses another one reports only its broken connection."""
         if failure.remedy is None and not failure.refused:
-            others = set(range(len(self._workers))) - {rank}
+            pending = set(range(len(self._workers))) - {rank}
             until = time.monotonic() + _BLAME
-            while others and (left := until - time.monotonic()) > 0:
-                others -= {other for other, _ in self._heard(others, left)}
+            while pending and (remaining := until - time.monotonic()) > 0:
+                pending -= {answered for answered, _ in self._heard(pending, remaining)}
         return failure
 
     def _died(self, rank: int) -> str:
@@ -138,7 +139,7 @@ class Workers:
         return f"{who} died ({self._workers[rank].fate})"
 
     def end(self) -> None:
-        """End all of them, and what they left to find each other."""
+        """End all workers, and remove the files of their rendezvous."""
         for worker in self._workers:
             worker.pipe.close()
         self._group.end()
@@ -153,14 +154,14 @@ def _group(args: TrainerArgs) -> WorkerGroup:
 
 
 class _SpawnedWorker:
-    """A process of this machine."""
+    """A process on this machine."""
 
     def __init__(self, args: TrainerArgs, place: RankPlace | None) -> None:
         spawn = multiprocessing.get_context("spawn")
-        self.pipe, theirs = spawn.Pipe()
-        self.process = spawn.Process(target=serve, args=(theirs, args, place), daemon=True, name="openclaw-train")
+        self.pipe, child_pipe = spawn.Pipe()
+        self.process = spawn.Process(target=serve, args=(child_pipe, args, place), daemon=True, name="openclaw-train")
         self.process.start()
-        theirs.close()
+        child_pipe.close()
 
     @property
     def process_id(self) -> int:
@@ -178,17 +179,17 @@ class _SpawnedWorker:
 
 
 class _Spawned:
-    """The workers of this machine."""
+    """This machine's workers."""
 
     def __init__(self, args: TrainerArgs) -> None:
         self._meeting = tempfile.mkdtemp(prefix="openclaw-ranks-")
         self.workers = [_SpawnedWorker(args, place) for place in _places(len(args.devices), self._meeting)]
 
     def meet(self) -> None:
-        """They can be asked as soon as they are started."""
+        """Return at once: started workers can read requests."""
 
     def end(self) -> None:
-        """Also what they left on disk to find each other."""
+        """End all workers, and remove their rendezvous folder."""
         for worker in self.workers:
             worker.process.terminate()
         for worker in self.workers:
@@ -201,7 +202,7 @@ class _Spawned:
 
 
 def _places(count: int, folder: str) -> Iterator[RankPlace | None]:
-    """None for a worker that is alone."""
+    """Yield each rank's place; None for a single worker."""
     if count < 2:
         yield None
     else:
@@ -215,9 +216,9 @@ log = logging.getLogger(__name__)
 class LocalTrainer:
     """LoRA or full fine-tuning of a Hugging Face model, as a `Trainer`.
 
-    The workers, one or one for each rank, start with `start` or with the first step. When one dies, all end; the step
-    at hand raises BackendError with the end of its traceback and the next one starts new workers: a step needs only its
-    parent's directory. Raises ConfigError for several nodes outside a cluster.
+    The workers, one or one per rank, start with `start` or with the first step. If one dies, all end; the current step
+    raises `BackendError` with the end of its traceback, and the next step starts new workers: a step needs only its
+    parent's directory. Raises `ConfigError` for several nodes outside a cluster.
     """
 
     def __init__(self, args: TrainerArgs) -> None:
@@ -229,31 +230,31 @@ class LocalTrainer:
         self._workers: Workers | None = None
         self._lock = anyio.Lock()
         self.runner: str | None = None
-        """how batches are computed; None before the workers have started"""
+        """description of how batches are computed; None before the workers have started"""
 
     @property
     def process_id(self) -> int | None:
-        """The worker's, of several the first one's; None while there is none."""
+        """The worker's process id, or rank 0's; None without workers."""
         return next(iter(self.process_ids), None)
 
     @property
     def process_ids(self) -> tuple[int, ...]:
-        """Those of all workers, by rank."""
+        """All workers' process ids, by rank."""
         return () if self._workers is None else self._workers.process_ids
 
     async def start(self) -> None:
-        """Start the workers and load the model; raises ModelRefused with the memory plan when it cannot fit."""
+        """Start the workers and load the model; raise `ModelRefused` with the memory plan if it cannot fit."""
         async with self._lock:
             await self._ensure()
 
     async def stop(self) -> None:
-        """End the workers. Safe to call twice; a step in flight is broken off and leaves nothing behind."""
+        """End the workers. Safe to call twice; a step in flight is aborted and leaves nothing behind."""
         workers, self._workers = self._workers, None
         if workers is not None:
             await anyio.to_thread.run_sync(workers.end)
 
     async def step(self, samples: Sequence[Sample], *, number: int, parent: Version, target: str) -> StepResult:
-        """One step from ``parent`` into ``target``; see `ports.Trainer`."""
+        """Run one step from ``parent`` into ``target``; see `ports.Trainer`."""
         async with self._lock:
             workers = await self._ensure()
             answer = await self._ask(
@@ -278,13 +279,13 @@ class LocalTrainer:
         return workers
 
     async def _ask(self, workers: Workers, request: StepRequest | None) -> Any:
-        """Send (nothing, to workers that are starting) and wait; whatever goes wrong, no worker is left behind."""
+        """Send a request (None to starting workers) and wait for the answer; on any failure, end all workers."""
         try:
             answer = await anyio.to_thread.run_sync(workers.exchange, request, abandon_on_cancel=True)
         except WorkersDied as error:
             await self.stop()
             raise BackendError(f"{error}; the next step starts a new one") from error
-        except BaseException:  # cancelled: its answer would be taken for that of the next request
+        except BaseException:  # cancelled: its answer would be taken for the next request's
             with anyio.CancelScope(shield=True):
                 await self.stop()
             raise
@@ -297,5 +298,5 @@ class LocalTrainer:
 
 @wraps(TrainerArgs, assigned=(), updated=())
 def local_trainer(**settings: Any) -> LocalTrainer:
-    """The trainer of ``train.backend = "local"``: called with the settings that `TrainerArgs` names."""
+    """Build the trainer of ``train.backend = "local"`` from the settings that `TrainerArgs` declares."""
     return LocalTrainer(TrainerArgs(**settings))
