@@ -266,7 +266,7 @@ def test_labels_that_say_nothing_are_refused_with_the_setting_that_tells() -> No
     with pytest.raises(ModelRefused) as caught:
         label_roles(["LABEL_0", "LABEL_1"], name="my-prm")
     assert str(caught.value) == (
-        "it cannot be told which label of my-prm means that the user was served well: it has LABEL_0, LABEL_1; "
+        "cannot determine which label of my-prm means that the user was served well: it has LABEL_0, LABEL_1; "
         "set judge.classifier.positive to that label, such as --set judge.classifier.positive=LABEL_1"
     )
     told = label_roles(["LABEL_0", "LABEL_1"], positive=["label_1"], name="my-prm")

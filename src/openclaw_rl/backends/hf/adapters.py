@@ -1,7 +1,7 @@
-"""From a version's directory to weights: an adapter is merged into a copy of the layers it touches.
+"""From a version's directory to weights: an adapter is merged into copies of the layers that it changes.
 
-Layers that it does not touch are shared with the base, so a version costs the memory of what it changed, and a merged
-layer costs nothing per token.
+Other layers are shared with the base, so a version takes memory only for its changes, and a merged layer costs nothing
+per token.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from torch import nn
 from openclaw_rl.errors import BackendError, ModelRefused
 
 _SCALE = re.compile(r"\.lora_[AB](?:\.default)?\.scale$")
-"""a layer in int8 has the scales of its directions beside it"""
+"""scales that a layer in int8 stores beside each direction"""
 _KEY = re.compile(r"^base_model\.model\.(?P<module>.+)\.lora_(?P<side>[AB])(?:\.default)?\.weight$")
 
 
 def version_model(base: Any, directory: str) -> Any:
-    """The model of a version: ``base`` with the adapter in ``directory`` merged, or the whole model found there.
+    """Load a version's model: ``base`` with the adapter in ``directory`` merged, or the whole model in it.
 
-    Raises ModelRefused when what lies there is damaged: it cannot be read, does not fit the base, or is not finite.
+    Raise `ModelRefused` if the files are damaged: unreadable, unfit for the base, or not finite.
     """
     try:
         return _version_model(base, Path(directory))
@@ -65,14 +65,14 @@ def _merged(base: Any, path: Path) -> Any:
             linear = model.get_submodule(module_name)
         except AttributeError as error:
             raise ModelRefused(
-                f"{path}: the base has no layer {module_name!r}", remedy="is it of another base?"
+                f"{path}: the base has no layer {module_name!r}", remedy="it may belong to another base"
             ) from error
         linear.weight = _with_delta(linear.weight, a, b, scaling_of(settings, module_name, rank=a.shape[0]))
     return model
 
 
 def adapter_settings(path: Path) -> dict[str, Any]:
-    """The settings of the adapter in ``path``; raises ModelRefused for one that is no plain LoRA adapter."""
+    """Read the settings of the adapter in ``path``; raise `ModelRefused` unless it is a plain LoRA adapter."""
     settings: dict[str, Any] = json.loads((path / "adapter_config.json").read_text())
     kind = settings.get("peft_type", "LORA")
     odd = [name for name in ("use_dora", "fan_in_fan_out", "modules_to_save", "lora_bias") if settings.get(name)]
@@ -84,7 +84,7 @@ def adapter_settings(path: Path) -> dict[str, Any]:
 
 
 def adapter_pairs(path: Path) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    """A and B of each layer."""
+    """Read A and B of each layer."""
     sides: dict[str, dict[str, torch.Tensor]] = {}
     file = path / "adapter_model.safetensors"
     if not file.is_file():
@@ -105,15 +105,15 @@ def adapter_pairs(path: Path) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
 
 
 def _tensor(tensors: Any, key: str) -> torch.Tensor:
-    found: torch.Tensor = tensors.get_tensor(key)
-    if found.dtype != torch.int8:
-        return found
+    tensor: torch.Tensor = tensors.get_tensor(key)
+    if tensor.dtype != torch.int8:
+        return tensor
     scale: torch.Tensor = tensors.get_tensor(key.removesuffix("weight") + "scale")
-    return found.float() * scale.float()
+    return tensor.float() * scale.float()
 
 
 def scaling_of(settings: Mapping[str, Any], module: str, *, rank: int) -> float:
-    """The factor of B A in a layer."""
+    """Return the factor of B A in a layer."""
     alpha = float(settings["lora_alpha"])
     for pattern, value in (settings.get("alpha_pattern") or {}).items():
         if re.match(rf"(.*\.)?({pattern})$", module):
@@ -127,7 +127,7 @@ def _with_delta(weight: torch.Tensor, a: torch.Tensor, b: torch.Tensor, scaling:
     return nn.Parameter(weight.detach().float().add(delta, alpha=scaling).to(weight.dtype), requires_grad=False)
 
 
-# The manifest of a version on disk: what lies beside it, in words and numbers.
+# A version's manifest on disk: a description of the files beside it.
 
 MANIFEST = "manifest.json"
 STATE = "trainer.pt"
@@ -137,20 +137,20 @@ FORMAT = 1
 
 
 def write_manifest(directory: Path, manifest: Mapping[str, Any]) -> None:
-    """Write what lies beside it."""
+    """Write the description of the directory's other files."""
     text = json.dumps({"format": FORMAT, **manifest}, indent=2, sort_keys=True, allow_nan=False)
     (directory / MANIFEST).write_text(text + "\n")
 
 
 def read_manifest(directory: Path) -> dict[str, Any] | None:
-    """What `write_manifest` wrote, None for a directory of another origin; raises BackendError when it is damaged."""
+    """Read the manifest, None for a directory of another origin; raise `BackendError` if it is damaged."""
     path = directory / MANIFEST
     if not path.exists():
         return None
     try:
-        found = json.loads(path.read_text())
+        manifest = json.loads(path.read_text())
     except json.JSONDecodeError as error:
         raise BackendError(f"{path} is not readable: {error}", remedy="restore it or train from its parent") from error
-    if found.get("format") != FORMAT:
-        raise BackendError(f"{path} has format {found.get('format')!r}, this release reads {FORMAT}")
-    return dict(found)
+    if manifest.get("format") != FORMAT:
+        raise BackendError(f"{path} has format {manifest.get('format')!r}, this release reads {FORMAT}")
+    return dict(manifest)

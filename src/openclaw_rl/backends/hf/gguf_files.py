@@ -1,7 +1,7 @@
-"""GGUF files as llama.cpp and Ollama read them: a LoRA adapter, or a whole model in float16.
+"""GGUF files for llama.cpp and Ollama: a LoRA adapter, or a whole model in float16.
 
-A model that came from a GGUF file keeps that file's tokenizer and metadata. For any other the tokenizer is written from
-its tokenizer.json, if llama.cpp knows how it splits text.
+A model from a GGUF file keeps that file's tokenizer and metadata. For any other model the tokenizer is written from its
+tokenizer.json, if llama.cpp supports its way of splitting text.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TABLE = "model.embed_tokens.weight"
 
 
 class TensorLayout:
-    """The names that llama.cpp gives to the tensors of a model, and the order of rows that it expects."""
+    """llama.cpp's names for a model's tensors, and its order of their rows."""
 
     def __init__(self, config: Any) -> None:
         if config.model_type not in ARCHITECTURES:
@@ -46,18 +46,18 @@ class TensorLayout:
 
     @property
     def name(self) -> str:
-        """The architecture in words."""
+        """The architecture's name in llama.cpp."""
         return str(gguf.MODEL_ARCH_NAMES[self.architecture])
 
     def name_of(self, weight: str) -> str:
-        """The name of a weight, which ends with .weight or .bias."""
-        found = self._names.get_name(weight, try_suffixes=(".weight", ".bias"))
-        if found is None:
+        """Return llama.cpp's name of a weight, which ends with .weight or .bias."""
+        name = self._names.get_name(weight, try_suffixes=(".weight", ".bias"))
+        if name is None:
             raise ModelRefused(f"llama.cpp has no tensor for {weight!r}", remedy=CONVERTER)
-        return str(found)
+        return str(name)
 
     def ordered(self, weight: str, tensor: torch.Tensor) -> torch.Tensor:
-        """The rows in llama.cpp's order: it rotates neighbours in queries and keys of a llama, transformers halves."""
+        """Reorder rows for llama.cpp: it rotates neighbours in a llama's queries and keys, transformers halves."""
         if self.architecture != gguf.MODEL_ARCH.LLAMA:
             return tensor
         if ".q_proj." in weight:
@@ -105,7 +105,8 @@ def _array(tensor: torch.Tensor, kind: Any) -> np.ndarray[Any, Any]:
 def write_model(model: Any, folder: Path, target: Path, *, name: str, template: str, source: Path | None) -> None:
     """Write a whole model in float16, norms in float32.
 
-    ``folder`` holds its tokenizer and ``template`` is its chat template; ``source`` is the GGUF file that it came from.
+    ``folder`` contains its tokenizer and ``template`` is its chat template; ``source`` is the GGUF file it was made
+    from.
     """
     config = text_config(model)
     layout = TensorLayout(config)
@@ -118,26 +119,26 @@ def write_model(model: Any, folder: Path, target: Path, *, name: str, template: 
         _write_tokenizer(writer, folder, config.vocab_size, template)
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16)
     names = dict(_tensors(model, layout))
-    others = [each for each in reader.tensors if each.name not in names] if reader is not None else []
+    copied = [entry for entry in reader.tensors if entry.name not in names] if reader is not None else []
     for label, (_, tensor) in names.items():
         kind = _kind(tensor)
         writer.add_tensor_info(label, tuple(tensor.shape), np.dtype(kind), tensor.numel() * np.dtype(kind).itemsize)
-    for each in others:
+    for entry in copied:
         writer.add_tensor_info(
-            each.name, each.data.shape, each.data.dtype, each.data.nbytes, raw_dtype=each.tensor_type
+            entry.name, entry.data.shape, entry.data.dtype, entry.data.nbytes, raw_dtype=entry.tensor_type
         )
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
     for weight, tensor in names.values():
         writer.write_tensor_data(_array(layout.ordered(weight, tensor), _kind(tensor)))
-    for each in others:
-        writer.write_tensor_data(each.data)
+    for entry in copied:
+        writer.write_tensor_data(entry.data)
     writer.close()
 
 
 def _tensors(model: Any, layout: TensorLayout) -> Iterator[tuple[str, tuple[str, torch.Tensor]]]:
-    """Each weight under llama.cpp's name with its own; a head that is the table of embeddings is not written twice."""
+    """Yield llama.cpp's name with each weight's own name and tensor; a head tied to the embeddings is written once."""
     weights: dict[str, torch.Tensor] = model.state_dict()
     tied = _HEAD in weights and weights[_HEAD].data_ptr() == weights[_TABLE].data_ptr()
     for weight, tensor in weights.items():
@@ -150,9 +151,9 @@ def _kind(tensor: torch.Tensor) -> Any:
 
 
 def _copy_metadata(reader: Any, writer: Any) -> None:
-    own = {gguf.Keys.General.ARCHITECTURE, gguf.Keys.General.FILE_TYPE, gguf.Keys.General.QUANTIZATION_VERSION}
+    written = {gguf.Keys.General.ARCHITECTURE, gguf.Keys.General.FILE_TYPE, gguf.Keys.General.QUANTIZATION_VERSION}
     for field in reader.fields.values():
-        if field.name not in own and not field.name.startswith("GGUF."):
+        if field.name not in written and not field.name.startswith("GGUF."):
             inner = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
             writer.add_key_value(field.name, field.contents(), field.types[0], sub_type=inner)
 
@@ -183,19 +184,19 @@ _QWEN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 _SPLITS: Final = {_QWEN: "qwen2", _QWEN.replace(r"\p{N}|", r"\p{N}{1,3}|"): "llama-bpe"}
-"""llama.cpp's name for the expression by which a tokenizer splits text"""
+"""llama.cpp's name for a tokenizer's splitting expression"""
 
 
 def _write_tokenizer(writer: Any, folder: Path, size: int, template: str) -> None:
     file = folder / "tokenizer.json"
     described: dict[str, Any] = json.loads(file.read_text("utf-8")) if file.is_file() else {}
-    made = described.get("model") or {}
+    bpe = described.get("model") or {}
     split = split_of(described.get("pre_tokenizer"))
-    if made.get("type") != "BPE" or made.get("byte_fallback") or not made.get("merges") or split is None:
+    if bpe.get("type") != "BPE" or bpe.get("byte_fallback") or not bpe.get("merges") or split is None:
         raise ModelRefused("llama.cpp's name for this model's tokenizer is not known", remedy=CONVERTER)
     tokens = [f"[PAD{number}]" for number in range(size)]
     kinds = [gguf.TokenType.UNUSED] * size
-    for text, number in made["vocab"].items():
+    for text, number in bpe["vocab"].items():
         tokens[number], kinds[number] = text, gguf.TokenType.NORMAL
     for added in described.get("added_tokens") or ():
         special = gguf.TokenType.CONTROL if added["special"] else gguf.TokenType.USER_DEFINED
@@ -204,14 +205,14 @@ def _write_tokenizer(writer: Any, folder: Path, size: int, template: str) -> Non
     writer.add_tokenizer_pre(split)
     writer.add_token_list(tokens)
     writer.add_token_types(kinds)
-    writer.add_token_merges([each if isinstance(each, str) else " ".join(each) for each in made["merges"]])
-    writer.add_add_bos_token(False)  # the chat template writes what a prompt begins with
+    writer.add_token_merges([merge if isinstance(merge, str) else " ".join(merge) for merge in bpe["merges"]])
+    writer.add_add_bos_token(False)  # the chat template writes the beginning of a prompt
     _write_special_tokens(writer, folder, tokens)
     writer.add_chat_template(template)
 
 
 def split_of(described: Mapping[str, Any] | None) -> str | None:
-    """llama.cpp's name for a pre-tokenizer, None for one that it may not know."""
+    """Return llama.cpp's name for a pre-tokenizer, None if it may be unsupported."""
     parts = list((described or {}).get("pretokenizers") or ([described] if described else []))
     kinds = [part["type"] for part in parts]
     if kinds == ["ByteLevel"] and parts[0].get("use_regex", True):
@@ -231,7 +232,7 @@ def _write_special_tokens(writer: Any, folder: Path, tokens: list[str]) -> None:
         ("eos_token", writer.add_eos_token_id),
         ("pad_token", writer.add_pad_token_id),
     ):
-        given = settings.get(name)
-        text = given.get("content") if isinstance(given, dict) else given
+        token = settings.get(name)
+        text = token.get("content") if isinstance(token, dict) else token
         if text in tokens:
             add(tokens.index(text))

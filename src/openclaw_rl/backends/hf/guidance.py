@@ -1,7 +1,7 @@
-"""What a reply that is held to a format must consist of: texts, and JSON by a schema. Pure.
+"""Parts of a constrained reply: fixed texts, and JSON by a schema. Pure.
 
-Each engine says it in its own way: a grammar here, a structural tag there. What a reply is made to begin with
-(`Prompt.opening`) is in the prompt already, so only what follows it is said.
+Each engine has its own notation: a grammar here, a structural tag there. A reply's prescribed beginning
+(`Prompt.opening`) is already in the prompt, so only its continuation is described.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from openclaw_rl.types import Json, Prompt, Sampling, Tool
 
 
 def can_constrain() -> bool:
-    """Whether an engine of ours can hold a reply to a format: whether the package is installed that it needs."""
+    """Return True if the local engine can constrain replies: if the package for it is installed."""
     return find_spec("llguidance") is not None
 
 
@@ -29,12 +29,12 @@ class JsonPart:
 
 Part: TypeAlias = str | JsonPart
 HeldReply: TypeAlias = tuple[tuple[Part, ...], ...]
-"""the ways in which a reply may go on to its end, each a sequence of parts"""
+"""possible continuations of a reply to its end, each a sequence of parts"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldCalls:
-    """Free text; but where ``trigger`` is written, it goes on in one of these ways, and is free again after it."""
+    """Free text; after ``trigger`` it continues in one of these ways, and is free again afterwards."""
 
     trigger: str
     ways: HeldReply
@@ -42,7 +42,7 @@ class HeldCalls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _CallForm:
-    """How a model writes a call: what stands before it, the name of its arguments, what ends it."""
+    """A model's notation for calls: the text before a call, the name of its arguments, the text after it."""
 
     before: str
     arguments: str
@@ -53,10 +53,10 @@ class _CallForm:
         return f'{self.before}{{"name": {name}, "{self.arguments}":'
 
     def call(self, tool: Tool, written: str) -> tuple[Part, ...]:
-        """What of a call follows after what is ``written``."""
-        rest = self.head(tool).removeprefix(written)
+        """Return the parts of a call that follow the text ``written``."""
+        head = self.head(tool).removeprefix(written)
         parts: tuple[Part, ...] = (JsonPart(schema=tool.parameters or {"type": "object"}), self.end)
-        return (rest, *parts) if rest else parts
+        return (head, *parts) if head else parts
 
 
 _FORMS = {
@@ -66,23 +66,23 @@ _FORMS = {
 
 
 def held_reply(prompt: Prompt, sampling: Sampling, *, tool_format: str) -> HeldReply | None:
-    """The rest of a forced call, or JSON by the schema that is asked for; None where the model is free.
+    """Return the continuation of a forced call, or JSON by the requested schema; None if the reply is free.
 
-    A reply whose opening is in the prompt already is held where what follows it is known.
+    A reply whose opening is in the prompt is constrained if its continuation is known.
     """
     form, forced = _FORMS.get(tool_format), prompt.tool_choice not in ("auto", "none")
     if forced and form is not None and prompt.opening:
         return tuple(form.call(tool, prompt.opening) for tool in _fitting(prompt, form))
     if sampling.json_schema is None or prompt.opening:
         return None
-    whole: tuple[Part, ...] = (JsonPart(schema=sampling.json_schema),)
+    answer: tuple[Part, ...] = (JsonPart(schema=sampling.json_schema),)
     if form is None or not prompt.tools or prompt.tool_choice == "none":
-        return (whole,)
-    return (whole, *(form.call(tool, "") for tool in prompt.tools))
+        return (answer,)
+    return (answer, *(form.call(tool, "") for tool in prompt.tools))
 
 
 def held_calls(prompt: Prompt, sampling: Sampling, *, tool_format: str) -> HeldCalls | None:
-    """What the calls of a reply are held to that may make some; None where no tool is strict, or nothing marks a call.
+    """Return the format of optional calls; None if no tool is strict, or no text marks a call.
 
     Arguments of a tool that is not strict are any object.
     """
@@ -96,5 +96,5 @@ def held_calls(prompt: Prompt, sampling: Sampling, *, tool_format: str) -> HeldC
 
 
 def _fitting(prompt: Prompt, form: _CallForm) -> tuple[Tool, ...]:
-    """The tools whose call may begin as the prompt's opening does."""
+    """Return the tools whose call may start with the prompt's opening."""
     return tuple(tool for tool in prompt.tools if form.head(tool).startswith(prompt.opening))

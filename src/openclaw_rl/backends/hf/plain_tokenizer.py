@@ -1,7 +1,7 @@
-"""A model's tokenizer and chat template from its files alone, by `tokenizers` and `jinja2`: no torch, no transformers.
+"""A model's tokenizer and chat template from its files, by `tokenizers` and `jinja2`: no torch, no transformers.
 
-What a process needs that renders prompts for an engine elsewhere. It has those parts of a tokenizer of `transformers`
-that `ChatTemplate` uses, and gives the same ids; a model without a ``tokenizer.json`` is read by `transformers` itself.
+For a process that renders prompts for a remote engine. It implements the parts of a `transformers` tokenizer that
+`ChatTemplate` uses, and returns the same ids; a model without a ``tokenizer.json`` is read by `transformers` itself.
 """
 
 from __future__ import annotations
@@ -19,20 +19,22 @@ _MORE = ("additional_special_tokens", "extra_special_tokens")
 
 
 def load_plain_tokenizer(folder: Path, *, chat_template: str | None = None) -> Any:
-    """The tokenizer of the model in ``folder``; ``chat_template`` is the text or the file of another template.
+    """Load the tokenizer of the model in ``folder``; ``chat_template`` is the text or the file of another template.
 
-    Raises ModelRefused where there is no template, MissingExtra where a package is missing.
+    Raise `ModelRefused` without a template, `MissingExtra` if a package is missing.
     """
     try:
         with loading(f"the tokenizer in {folder}"):
-            found: Any = PlainTokenizer(folder) if (folder / "tokenizer.json").is_file() else _by_transformers(folder)
+            tokenizer: Any = (
+                PlainTokenizer(folder) if (folder / "tokenizer.json").is_file() else _by_transformers(folder)
+            )
     except ModuleNotFoundError as error:
         raise MissingExtra(str(error.name), "engine") from error
-    return with_template(found, folder, chat_template)
+    return with_template(tokenizer, folder, chat_template)
 
 
 def with_template(tokenizer: Any, folder: Path, chat_template: str | None) -> Any:
-    """The tokenizer with the one template to use: that of a text or file, else its own, of several the default one."""
+    """Set the tokenizer's one template: from a text or file, otherwise its own, of several the default one."""
     if chat_template is not None:
         file = Path(chat_template) if len(chat_template) < 1024 and "{" not in chat_template else None
         tokenizer.chat_template = file.read_text() if file else chat_template
@@ -54,7 +56,7 @@ def _by_transformers(folder: Path) -> Any:
 
 
 class PlainTokenizer:
-    """The tokenizer of one folder. Not for several threads at once."""
+    """The tokenizer of one folder. Not thread-safe."""
 
     def __init__(self, folder: Path) -> None:
         from tokenizers import Tokenizer
@@ -64,19 +66,19 @@ class PlainTokenizer:
         self.added_tokens_decoder = self.backend_tokenizer.get_added_tokens_decoder()
         self.special = {name: text for name in _NAMED if (text := _text(settings.get(name)))}
         self.all_special_tokens = [*self.special.values(), *_more(settings)]
-        known = (self.backend_tokenizer.token_to_id(text) for text in self.all_special_tokens)
-        self.all_special_ids = [token for token in known if token is not None]
+        ids = (self.backend_tokenizer.token_to_id(text) for text in self.all_special_tokens)
+        self.all_special_ids = [token for token in ids if token is not None]
         self.eos_token_id = self.backend_tokenizer.token_to_id(self.special.get("eos_token", ""))
         self.chat_template: Any = _own_template(folder, settings)
         self._compiled: tuple[str, Any] | None = None
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
-        """The ids of a text."""
+        """Return the ids of a text."""
         ids: list[int] = self.backend_tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
 
     def decode(self, tokens: Sequence[int], **_: object) -> str:
-        """The text of ids, special tokens kept."""
+        """Return the text of ids, including special tokens."""
         text: str = self.backend_tokenizer.decode(list(tokens), skip_special_tokens=False)
         return text
 
@@ -89,10 +91,10 @@ class PlainTokenizer:
         tokenize: bool = False,
         **variables: Any,
     ) -> str:
-        """The prompt as text."""
-        given = {"messages": [_thinking(message) for message in messages], "tools": tools, "documents": None}
+        """Render the prompt as text."""
+        inputs = {"messages": [_thinking(message) for message in messages], "tools": tools, "documents": None}
         names = {**self.special, **variables}
-        text: str = self._template().render(**{**names, **given}, add_generation_prompt=add_generation_prompt)
+        text: str = self._template().render(**{**names, **inputs}, add_generation_prompt=add_generation_prompt)
         return text
 
     def _template(self) -> Any:
@@ -102,25 +104,25 @@ class PlainTokenizer:
 
 
 def _settings(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         file = folder / name
         if file.is_file():
-            found.update(read_table(file))
-    return found
+            settings.update(read_table(file))
+    return settings
 
 
 def _text(value: Any) -> str | None:
-    """A special token is text, or a table with its text."""
+    """Return a special token's text; it is stored as text, or in a table."""
     return value.get("content") if isinstance(value, dict) else value
 
 
 def _more(settings: Mapping[str, Any]) -> list[str]:
-    found: list[str] = []
+    texts: list[str] = []
     for name in _MORE:
-        given = settings.get(name) or ()
-        found += [text for text in map(_text, given.values() if isinstance(given, dict) else given) if text]
-    return list(dict.fromkeys(found))
+        tokens = settings.get(name) or ()
+        texts += [text for text in map(_text, tokens.values() if isinstance(tokens, dict) else tokens) if text]
+    return list(dict.fromkeys(texts))
 
 
 def _own_template(folder: Path, settings: Mapping[str, Any]) -> Any:
@@ -128,11 +130,11 @@ def _own_template(folder: Path, settings: Mapping[str, Any]) -> Any:
     if file.is_file():
         return file.read_text("utf-8")
     file = folder / "chat_template.json"
-    own = read_table(file).get("chat_template") if file.is_file() else settings.get("chat_template")
-    return {row["name"]: row["template"] for row in own} if isinstance(own, list) else own
+    template = read_table(file).get("chat_template") if file.is_file() else settings.get("chat_template")
+    return {row["name"]: row["template"] for row in template} if isinstance(template, list) else template
 
 
 def _thinking(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Some templates read an assistant's thoughts under another name."""
+    """Add an assistant's reasoning under the second name that some templates read."""
     thoughts = message.get("reasoning_content")
     return dict(message) if thoughts is None else {"thinking": thoughts, **message}

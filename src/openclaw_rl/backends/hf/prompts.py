@@ -1,4 +1,4 @@
-"""The model's tokenizer and chat template on our side of an engine, off the event loop where it takes long."""
+"""The model's tokenizer and chat template on this side of an engine; slow work runs off the event loop."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from openclaw_rl.types import Completion, Finish, Message, Prompt, Sampling, Tok
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFiles:
-    """What the folder of a model says of it."""
+    """Facts from a model's folder."""
 
     folder: Path
     name: str
     base: str
     parameters: int
     linear: tuple[str, ...]
-    """the names of its linear layers, which adapters may change"""
+    """names of its linear layers, which adapters may change"""
     heads: int | None
-    """attention heads, where its settings name them"""
+    """attention heads, if its settings contain them"""
     context: int
     tool_format: str
     chat: ChatTemplate
@@ -37,7 +37,7 @@ class ModelFiles:
 def read_model(
     model: str, *, cache_dir: Path, chat_template: str | None, tool_format: str | None, progress: Callable[[str], None]
 ) -> ModelFiles:
-    """Find a model and read all of it but its weights; raises ModelRefused for one that cannot chat."""
+    """Find a model and read everything but its weights; raise `ModelRefused` if it cannot chat."""
     folder, name = find(model, cache_dir=cache_dir, progress=progress)
     tokenizer = load_plain_tokenizer(folder, chat_template=chat_template)
     config = settings_of(folder, "config.json")
@@ -58,7 +58,7 @@ def read_model(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatFiles:
-    """What the files of a model say of how it talks. ``context`` None: they do not say."""
+    """Chat facts from a model's files. ``context`` None: not in the files."""
 
     template: ChatTemplate
     tool_format: str
@@ -66,7 +66,7 @@ class ChatFiles:
 
 
 def read_chat(model: str, *, cache_dir: Path, chat_template: str | None) -> ChatFiles:
-    """The tokenizer and chat template of a model whose weights are elsewhere; raises ModelRefused without them."""
+    """Read the tokenizer and chat template of a model with remote weights; raise `ModelRefused` without them."""
     folder = find_tokenizer(model, cache_dir=cache_dir)
     tokenizer = load_plain_tokenizer(folder, chat_template=chat_template)
     config = settings_of(folder, "config.json")
@@ -78,26 +78,26 @@ def read_chat(model: str, *, cache_dir: Path, chat_template: str | None) -> Chat
 
 
 class PromptEncoder:
-    """Prompts to tokens in a thread of their own, tokens to text at once."""
+    """Converts prompts to tokens in its own thread, tokens to text at once."""
 
     def __init__(self, chat: ChatTemplate) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="openclaw-prompts")
         self._encoder = chat
-        # a tokenizer of `transformers` must not be used by two threads at once
+        # a `transformers` tokenizer is not thread-safe
         self._decoder = chat if isinstance(chat.tokenizer, PlainTokenizer) else chat.again()
         self.ends = chat.ends
         self.text_of = lru_cache(maxsize=65536)(self._text_of)
 
     async def encode(self, prompt: Prompt) -> Tokens:
-        """The prompt's ids, ready for a reply."""
+        """Return the prompt's ids, ready for a reply."""
         return await self._run(self._encoder.encode, prompt)
 
     async def tokenize(self, text: str) -> Tokens:
-        """The ids of a reply's bare text and the end of its turn."""
+        """Return the ids of a reply's bare text and its end of turn."""
         return await self._run(self._encoder.tokenize, text)
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of ids, special tokens kept."""
+        """Return the text of ids, including special tokens."""
         return self.text_of(tokens[0]) if len(tokens) == 1 else self._decoder.decode(tokens)
 
     def close(self) -> None:
@@ -111,11 +111,11 @@ class PromptEncoder:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, given)
 
 
-# A reply as it comes from an engine: tokens and log-probs in, deltas and a completion out.
+# A reply from an engine as it arrives: tokens and log-probs in, deltas and a completion out.
 
 
 class Reply:
-    """One reply. ``prompt`` is what it answers; empty until the engine says it, where the engine made it."""
+    """One reply to ``prompt``, which is empty until the engine reports it, if the engine rendered it."""
 
     def __init__(self, text: PromptEncoder, prompt: Tokens, sampling: Sampling, *, limit: int) -> None:
         self.prompt, self.sampling = prompt, sampling
@@ -128,35 +128,35 @@ class Reply:
 
     @property
     def text(self) -> str:
-        """What was shown of it."""
+        """Text shown so far."""
         return self._words.text
 
     @property
     def left(self) -> int:
-        """Tokens that may still come."""
+        """Remaining tokens."""
         return self._limit - len(self.tokens)
 
     def take(self, chunk: TokenChunk) -> Delta | None:
-        """What a chunk adds; None where it adds nothing. Tokens after the end are not taken."""
+        """Return a chunk's delta, None if it adds nothing. Tokens after the end are dropped."""
         if chunk.prompt is not None and not self.prompt:
             self.prompt = chunk.prompt
-        shown, pieces = "", []
+        text, pieces = "", []
         rows = zip(chunk.tokens, chunk.logprobs, chunk.tempered, chunk.tops, strict=True)
         for token, logprob, tempered, top in rows:
             if self.finish is not None:
                 break
             self.tokens.append(token)
             self.logprobs.append(tempered)
-            more, self.finish = self._words.take(token)
-            shown += more
+            addition, self.finish = self._words.take(token)
+            text += addition
             pieces.append(self._piece(token, logprob, top))
         if chunk.ending is not None and self.finish is None:
-            shown += self._words.close()
+            text += self._words.close()
             self.finish = chunk.ending
-        return Delta(text=shown, pieces=tuple(pieces)) if shown or pieces else None
+        return Delta(text=text, pieces=tuple(pieces)) if text or pieces else None
 
     def completion(self, version: int) -> Completion:
-        """The finished reply."""
+        """Return the finished reply."""
         assert self.finish is not None
         return Completion(
             reply=Message(role="assistant", content=self._words.text),
@@ -169,6 +169,6 @@ class Reply:
         )
 
     def _piece(self, token: int, logprob: float, top: TopLogprobs) -> Piece:
-        wanted = top[: self.sampling.top_logprobs]
-        others = tuple(Alternative(token=t, text=self._text_of(t), logprob=value) for t, value in wanted)
-        return Piece(token=token, text=self._text_of(token), logprob=logprob, top=others)
+        best = top[: self.sampling.top_logprobs]
+        alternatives = tuple(Alternative(token=t, text=self._text_of(t), logprob=value) for t, value in best)
+        return Piece(token=token, text=self._text_of(token), logprob=logprob, top=alternatives)

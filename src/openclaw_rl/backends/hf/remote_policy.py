@@ -1,4 +1,4 @@
-"""What a policy that runs elsewhere does alike, whoever runs it: texts to ids and back here, replies scored there."""
+"""Common parts of remote policies: text and ids are converted here, replies are scored remotely."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from openclaw_rl.types import Prompt, Sampling, Tokens
 
 
 class RemotePolicy(ABC):
-    """The half of the policy port that needs an encoder, the table of versions, and somebody who scores tokens."""
+    """The half of the policy port that needs an encoder, a version table, and a remote scorer."""
 
     name: str
     context: int
@@ -21,25 +21,25 @@ class RemotePolicy(ABC):
 
     @property
     def live(self) -> int:
-        """The number of the version that answers unless another is asked."""
+        """The version that answers by default."""
         return self._versions.live
 
     async def encode(self, prompt: Prompt) -> Tokens:
-        """The prompt's ids through the chat template, ready for a reply."""
+        """Return the prompt's ids through the chat template, ready for a reply."""
         return await self._encoder().encode(prompt)
 
     async def tokenize(self, text: str) -> Tokens:
-        """The ids of a reply's bare text followed by the end-of-turn token."""
+        """Return the ids of a reply's bare text and the end-of-turn token."""
         return await self._encoder().tokenize(text)
 
     async def decode(self, tokens: Tokens) -> str:
-        """The text of ids, special tokens kept."""
+        """Return the text of ids, including special tokens."""
         return self._encoder().decode(tokens)
 
     async def score(
         self, prompt: Tokens, reply: Tokens, *, version: int | None = None, temperature: float = 1.0, top_k: int = 0
     ) -> Scores:
-        """Log-probs of a given reply after given prompt ids; ``version`` 0 is the base model."""
+        """Return a given reply's log-probs after given prompt ids; ``version`` 0 is the base model."""
         if not reply:
             return Scores(logprobs=())
         wide = top_k if temperature in (0.0, 1.0) else max(top_k, WIDE)
@@ -47,15 +47,15 @@ class RemotePolicy(ABC):
         return scores_at(values, tops, temperature=temperature, top_k=top_k)
 
     def _number(self, version: int | None) -> int:
-        """The number of the version that is asked, None meaning the live one."""
+        """Return the requested version's number; None means the live version."""
         number = self.live if version is None else version
         if number not in self._versions.adapters:
-            known = self._versions.names()
-            raise RequestError(f"no version {number} of {self.name}; known: {known}", field="model", status=404)
+            names = self._versions.names()
+            raise RequestError(f"no version {number} of {self.name}; known: {names}", field="model", status=404)
         return number
 
     def _limit(self, prompt: int, sampling: Sampling) -> int:
-        """The most tokens that a reply after so many may have."""
+        """Return the largest number of reply tokens after ``prompt`` tokens."""
         room = self.context - prompt
         if room < 1 or (sampling.max_tokens or 1) > room:
             raise ContextOverflow(limit=self.context, asked=prompt + (sampling.max_tokens or 1))
@@ -63,10 +63,10 @@ class RemotePolicy(ABC):
 
     @abstractmethod
     def _encoder(self) -> PromptEncoder:
-        """The model's own; raises BackendDown before it is known."""
+        """Return the model's encoder; raise `BackendDown` before it is loaded."""
 
     @abstractmethod
     async def _scored(
         self, prompt: Tokens, reply: Tokens, number: int, top: int
     ) -> tuple[tuple[float, ...], tuple[TopLogprobs, ...]]:
-        """Log-probs at temperature 1, and of each token the ``top`` likeliest."""
+        """Return log-probs at temperature 1, and each token's ``top`` likeliest alternatives."""

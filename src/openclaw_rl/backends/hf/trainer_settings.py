@@ -1,4 +1,4 @@
-"""What every trainer is built from, wherever it trains."""
+"""Settings of every trainer, wherever it trains."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TEACHERS: Final = ("base", "live", "ema")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerSettings(LossSettings):
-    """The settings of `train` under their own names, those of the losses too."""
+    """The settings of `train` under their own names, including those of the losses."""
 
     model: str
     cache_dir: Path
@@ -24,7 +24,7 @@ class TrainerSettings(LossSettings):
     loss: str | None
     """``module:function``, ``file.py:function`` or ``file.py`` in place of ``method``"""
     loss_config: Mapping[str, Any]
-    """what a custom loss is handed as its config"""
+    """configuration passed to a custom loss"""
     k: int
     max_hints: int
     lr: float
@@ -47,10 +47,10 @@ class TrainerSettings(LossSettings):
     rehearse_loss: str
     """reverse, forward, sft, or auto: reverse, and forward for replies of the teacher"""
     rehearse_teacher: str
-    """whose weights see the note: base, live (as it was when the rehearsal began) or ema"""
+    """weights that see the note: base, live (as at the start of prompt distillation) or ema"""
     rehearse_lr: float
     rehearse_width: int | None
-    """of the model that this rate suits, where wider ones want a smaller one; None: it is meant for this model"""
+    """hidden width that this rate suits, as wider models need a lower rate; None: it is meant for this model"""
 
     def __post_init__(self) -> None:
         LossSettings.__post_init__(self)
@@ -63,21 +63,21 @@ class TrainerSettings(LossSettings):
 
     @property
     def compares_with_base(self) -> bool:
-        """Whether a step needs the base model's log-probs: for the KL penalty, or for a loss that may ask for them."""
+        """True if a step needs the base model's log-probs: for the KL penalty, or for a custom loss."""
         return self.kl_coef > 0 or self.loss is not None
 
     def rehearsal_rate(self, width: int) -> float:
-        """The rate of a rehearsal of a model whose hidden states are so wide.
+        """Return the prompt distillation rate for a model with hidden states of this width.
 
-        An update moves what a layer gives by as much as all its inputs together, so the steps of Adam shrink with the
-        width. Nothing narrower is given larger ones.
+        An update changes a layer's output by the sum over all its inputs, so Adam's steps shrink with the width.
+        Narrower models get no larger steps.
         """
         return self.rehearse_lr * min(1.0, (self.rehearse_width or width) / width)
 
 
-# What of the optimizer, AdamW, is no setting.
+# AdamW constants that are not settings.
 
 ADAM_EPS: Final = 1e-8
-"""AdamW's own, which nobody needs to set"""
+"""AdamW's epsilon, which needs no tuning"""
 REHEARSAL_BETA1: Final = 0.5
-"""a rehearsal is a few large steps: a longer memory of gradients would point where the policy no longer is"""
+"""prompt distillation takes a few large steps: a longer gradient memory would point away from the current policy"""

@@ -1,4 +1,4 @@
-"""The client of a classifier's process: starts it, asks it, and starts it anew when it has died."""
+"""Client of a classifier process: starts it, sends requests, and restarts it after its end."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from openclaw_rl.errors import BackendDown
 from openclaw_rl.machine import end_with_parent, show_name
 from openclaw_rl.ports import ClassifierOpinion
 
-# The process of a classifier: loads its model, then answers one request after the other.
+# The classifier process: loads its model, then answers one request at a time.
 
 
 def serve(pipe: Connection, args: ClassifierArgs) -> None:
-    """Send progress, then the facts, then an answer to each request; a failure to load is sent and ends the process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt at the terminal is the parent's to handle
+    """Send progress, then the facts, then an answer per request; a failure to load is sent and ends the process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles an interrupt at the terminal
     end_with_parent()
     show_name()
     try:
         from openclaw_rl.backends.local.classifier.model import ClassifierModel
 
         model = ClassifierModel(args, lambda text: pipe.send(LoadProgress(text)))
-    except Exception as error:  # the parent must know why, whatever it is; nothing is left to go on with
+    except Exception as error:  # report any failure to the parent; the process cannot continue
         pipe.send(EngineFailure.of(None, error))
         return
     pipe.send(model.facts)
@@ -43,17 +43,18 @@ def serve(pipe: Connection, args: ClassifierArgs) -> None:
             return
         try:
             pipe.send(model.classify(request))
-        except Exception as error:  # what one exchange fails with is its own: the model goes on
+        except Exception as error:  # one exchange's failure is its own: the model continues
             pipe.send(EngineFailure.of(0, error))
 
 
 log = logging.getLogger(__name__)
 
-_GRACE = 5.0  # seconds a process has to end before it is killed
+_GRACE = 5.0  # seconds that a process gets to end before it is killed
 
 
 class LocalClassifier:
-    """A `Classifier` on this machine. The process starts with `start`, and again with the request after its death."""
+    """A `Classifier` on this machine. The process starts with `start`, and restarts with the first request after its
+    end."""
 
     def __init__(self, args: ClassifierArgs, *, progress: Callable[[str], None] | None = None) -> None:
         self.name = args.model
@@ -66,7 +67,7 @@ class LocalClassifier:
 
     @property
     def health(self) -> dict[str, Any]:
-        """How the process is, and what its weights take."""
+        """State of the process, and its weights' memory."""
         alive = self._process is not None and self._process.is_alive()
         facts = self._facts
         return {
@@ -77,7 +78,7 @@ class LocalClassifier:
         }
 
     async def start(self) -> None:
-        """Load the model; raises ModelRefused with the remedy."""
+        """Load the model; raise `ModelRefused` with the remedy."""
         async with self._lock:
             await self._ensure()
 
@@ -91,7 +92,7 @@ class LocalClassifier:
             await anyio.to_thread.run_sync(_end, process)
 
     async def classify(self, *, request: str, reply: str, after: str) -> ClassifierOpinion:
-        """One exchange; raises BackendDown when the process died of it, BackendError when the model failed at it."""
+        """Classify one exchange; raise `BackendDown` if the process ends, `BackendError` if the model fails."""
         async with self._lock:
             pipe = await self._ensure()
             answer = await self._exchange(pipe, ClassifyRequest(request=request, reply=reply, after=after))
@@ -105,31 +106,31 @@ class LocalClassifier:
             return self._pipe
         await self.stop()
         spawn = multiprocessing.get_context("spawn")
-        ours, theirs = spawn.Pipe()
-        process = spawn.Process(target=serve, args=(theirs, self._args), daemon=True, name="openclaw-judge")
+        pipe, child_pipe = spawn.Pipe()
+        process = spawn.Process(target=serve, args=(child_pipe, self._args), daemon=True, name="openclaw-judge")
         process.start()
-        theirs.close()
-        self._process, self._pipe = process, ours
-        answer = await self._exchange(ours, None)
+        child_pipe.close()
+        self._process, self._pipe = process, pipe
+        answer = await self._exchange(pipe, None)
         while isinstance(answer, LoadProgress):
             self._progress(answer.text)
-            answer = await self._exchange(ours, None)
+            answer = await self._exchange(pipe, None)
         if isinstance(answer, EngineFailure):
             await self.stop()
             raise answer.error()
         assert isinstance(answer, ClassifierReady)
         self._facts, self.name = answer, answer.name
-        return ours
+        return pipe
 
     async def _exchange(self, pipe: Connection, request: ClassifyRequest | None) -> Any:
-        """Send (nothing, to a process that is starting) and wait; whatever goes wrong, no process is left behind."""
+        """Send a request (None to a starting process) and wait for the answer; on any failure, end the process."""
         try:
             return await anyio.to_thread.run_sync(_ask, pipe, request, abandon_on_cancel=True)
         except (EOFError, OSError) as error:
             code = await self._exit_code()
             await self.stop()
             raise BackendDown(f"the classifier's process died (exit code {code})") from error
-        except BaseException:  # cancelled: its answer would be taken for that of the next request
+        except BaseException:  # cancelled: its answer would be taken for the next request's
             with anyio.CancelScope(shield=True):
                 await self.stop()
             raise
@@ -159,5 +160,5 @@ def _end(process: SpawnProcess) -> None:
 
 @wraps(ClassifierArgs, assigned=(), updated=())
 def local_classifier(**settings: Any) -> LocalClassifier:
-    """The classifier of ``judge.models.score``: called with the settings that `ClassifierArgs` names."""
+    """Build the classifier of ``judge.models.score`` from the settings that `ClassifierArgs` declares."""
     return LocalClassifier(ClassifierArgs(**settings))

@@ -1,4 +1,4 @@
-"""Messages between a classifier and its process. Plain values, so that they can be pickled."""
+"""Messages between a classifier and its process: plain values that can be pickled."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from openclaw_rl.ports import ClassifierOpinion
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassifierArgs:
-    """All that the process needs to start: where the model is, where it runs, what its labels mean.
+    """Arguments that start the process: the model, its device, and its labels' meaning.
 
-    ``reads`` is "exchange" or "message"; ``hypothesis`` is for models of inference alone.
+    ``reads`` is "exchange" or "message"; ``hypothesis`` is for inference models alone.
     """
 
     model: str
@@ -30,7 +30,7 @@ class ClassifierArgs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassifyRequest:
-    """A request, the reply to it and what came after, each as text."""
+    """A request, its reply and the following message, each as text."""
 
     request: str
     reply: str
@@ -39,7 +39,7 @@ class ClassifyRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassifierReady:
-    """The model is loaded; ``memory`` are the bytes of its weights, ``base`` their identity."""
+    """Model loaded; ``memory`` is the size of its weights in bytes, ``base`` their identity."""
 
     name: str
     base: str
@@ -50,9 +50,9 @@ class ClassifierReady:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelFitArgs:
-    """How an adapter is fitted to labelled texts; ``words`` are the answers, one for each label.
+    """Settings for fitting an adapter to labelled texts; ``words`` are the answers, one per label.
 
-    ``drop`` is the share of texts read without their context, ``temper`` how much rarer labels weigh (0: all alike).
+    ``drop`` is the share of texts without their context, ``temper`` the extra weight of rarer labels (0: all equal).
     """
 
     model: str
@@ -71,7 +71,7 @@ class LabelFitArgs:
     seed: int = 0
 
 
-# What the labels of a classifier mean: served well, served badly, or no opinion. Pure.
+# The meaning of a classifier's labels: served well, served badly, or no opinion. Pure.
 
 _POSITIVE = frozenset({"positive", "pos", "good", "satisfied", "helpful", "accepted", "yes", "true", "entailment"})
 _NEGATIVE = frozenset(
@@ -84,7 +84,7 @@ _STARS = re.compile(r"([1-5]) stars?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelRoles:
-    """Positions of the labels by what they mean. ``infers``: the model relates a hypothesis to a premise (NLI)."""
+    """Label positions by meaning. ``infers``: the model relates a hypothesis to a premise (NLI)."""
 
     positive: tuple[int, ...]
     negative: tuple[int, ...]
@@ -92,7 +92,7 @@ class LabelRoles:
     infers: bool
 
     def classification(self, probabilities: Sequence[float]) -> ClassifierOpinion:
-        """How probable "served well" is beside "served badly", and how probable neither is."""
+        """Return the probability of "served well" against "served badly", and the probability of neither."""
         good, bad, neither = (
             sum(probabilities[at] for at in group) for group in (self.positive, self.negative, self.neutral)
         )
@@ -102,7 +102,8 @@ class LabelRoles:
 def label_roles(
     labels: Sequence[str], *, positive: Collection[str] = (), neutral: Collection[str] = (), name: str
 ) -> LabelRoles:
-    """The roles as the user says, else as the labels' names say; raises ModelRefused where neither tells."""
+    """Assign roles from the user's settings, otherwise from the labels' names; raise `ModelRefused` if both are
+    unclear."""
     folded = [label.strip().lower() for label in labels]
     named = {label.strip().lower() for label in positive}, {label.strip().lower() for label in neutral}
     unknown = sorted((named[0] | named[1]) - set(folded))
@@ -113,19 +114,19 @@ def label_roles(
         )
     roles = [_given_role(label, *named) if named[0] else _role(label, named[1]) for label in folded]
     if len(labels) == 1:
-        roles = ["positive"]  # one figure: the more, the better
-    found = LabelRoles(
+        roles = ["positive"]  # a single score: higher is better
+    result = LabelRoles(
         positive=_at(roles, "positive"),
         negative=_at(roles, "negative"),
         neutral=_at(roles, "neutral"),
         infers=any("entail" in label for label in folded),
     )
-    if "" in roles or not found.positive or (len(labels) > 1 and not found.negative):
+    if "" in roles or not result.positive or (len(labels) > 1 and not result.negative):
         raise ModelRefused(
-            f"it cannot be told which label of {name} means that the user was served well: it has {_listed(labels)}",
+            f"cannot determine which label of {name} means that the user was served well: it has {_listed(labels)}",
             remedy=f"set judge.classifier.positive to that label, such as --set judge.classifier.positive={labels[-1]}",
         )
-    return found
+    return result
 
 
 def _given_role(label: str, positive: Collection[str], neutral: Collection[str]) -> str:
@@ -143,7 +144,7 @@ def _role(label: str, neutral: Collection[str]) -> str:
 
 
 def _at(roles: Sequence[str], role: str) -> tuple[int, ...]:
-    return tuple(at for at, each in enumerate(roles) if each == role)
+    return tuple(at for at, item in enumerate(roles) if item == role)
 
 
 def _listed(labels: Sequence[str]) -> str:

@@ -29,13 +29,13 @@ from openclaw_rl.ports import ClassifierOpinion, LabelledText
 from openclaw_rl.text import head_and_tail
 
 LONGEST = 4096
-"""tokens of an exchange that are read, where the model takes more"""
+"""longest exchange in tokens, even if the model takes more"""
 SPARE = 24
 """tokens for the roles' names and the special tokens around the text"""
 
 
 class ClassifierModel:
-    """Loads what ``args`` names; raises ModelRefused for labels that cannot be told apart and what does not fit."""
+    """Loads the model in ``args``; raises `ModelRefused` for ambiguous labels or a model that does not fit."""
 
     def __init__(self, args: ClassifierArgs, progress: Callable[[str], None]) -> None:
         from transformers import AutoModelForSequenceClassification, AutoTokenizer
@@ -69,7 +69,7 @@ class ClassifierModel:
 
     @torch.inference_mode()
     def classify(self, request: ClassifyRequest) -> ClassifierOpinion:
-        """One exchange, cut to what the model takes."""
+        """Classify one exchange, cut to the model's limit."""
         hypothesis = self._args.hypothesis if self._roles.infers else None
         room = self._limit - SPARE - (len(self._ids(hypothesis)) if hypothesis else 0)
         text = self._text(request, max(room, 16))
@@ -81,17 +81,17 @@ class ClassifierModel:
         return self._roles.classification(chances.tolist())
 
     def _text(self, request: ClassifyRequest, room: int) -> str:
-        """What is read: half of the room is for what came after, what it leaves for request and reply."""
+        """Return the input text: half the room is for the following message, the remainder for request and reply."""
         if self._args.reads == "message":
             return self._cut(request.after, room)
         after = self._cut(request.after, room // 2)
-        rest = room - len(self._ids(after))
-        asked = self._cut(request.request, rest // 2)
-        reply = self._cut(request.reply, rest - len(self._ids(asked)))
-        return f"User: {asked}\nAssistant: {reply}\nUser: {after}"
+        remaining = room - len(self._ids(after))
+        request_text = self._cut(request.request, remaining // 2)
+        reply = self._cut(request.reply, remaining - len(self._ids(request_text)))
+        return f"User: {request_text}\nAssistant: {reply}\nUser: {after}"
 
     def _cut(self, text: str, room: int) -> str:
-        """The head and the tail of a text that is longer than ``room`` of this model's tokens."""
+        """Keep the head and the tail of a text longer than ``room`` of this model's tokens."""
         ids = self._ids(text)
         if len(ids) <= room:
             return text
@@ -99,25 +99,26 @@ class ClassifierModel:
         return f"{self._tokenizer.decode(head)} … {self._tokenizer.decode(tail)}"
 
     def _ids(self, text: str) -> list[int]:
-        found: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
-        return found
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
+        return ids
 
     def _most_tokens(self) -> int:
-        """What position embeddings and tokenizer both allow; some shapes keep two positions for themselves."""
+        """Return the limit of position embeddings and tokenizer; some architectures reserve two positions."""
         positions = getattr(self._model.config, "max_position_embeddings", None) or LONGEST
         pad = getattr(self._model.config, "pad_token_id", None)
         spent = (pad or 0) + 1 if self._model.config.model_type in ("roberta", "xlm-roberta", "camembert") else 0
         return int(min(LONGEST, positions - spent, self._tokenizer.model_max_length))
 
 
-# An adapter that answers texts with one of a few words: fitted to labelled texts, read by the words' log-probs.
+# An adapter that answers texts with one of a few words: fitted to labelled texts, read from the words' log-probs.
 #
-# The words' log-probs stand at the end of the text, so an engine that serves the base can ask it in one scoring call.
+# The words' log-probs follow the end of the text, so an engine that serves the base needs one scoring call.
 
 VOCABULARY_WEIGHT = 0.05
-"""of the loss over the whole vocabulary: it keeps the words among the likeliest, so one scoring call finds them"""
+"""weight of the loss over the whole vocabulary: it keeps the words among the likeliest, so one scoring call returns
+them"""
 BATCH_TOKENS = 8_192
-"""of a batch at most: longer texts come in smaller batches, so that memory does not follow the longest"""
+"""tokens per batch at most: longer texts get smaller batches, so that the longest text does not determine memory"""
 Examples = Sequence[tuple[int, list[int]]]
 
 
@@ -144,24 +145,26 @@ class LabelAdapter:
         )
         self._wrapped = get_peft_model(loaded.model, config)
         self._model = self._wrapped.get_base_model()
-        if self._device.type == "cuda":  # autocast sees to it: an input made float32 first costs half a step's kernels
+        if (
+            self._device.type == "cuda"
+        ):  # autocast does it: a float32 copy of the input first costs half a step's kernels
             for layer in self._wrapped.modules():
                 if hasattr(layer, "cast_input_dtype_enabled"):
                     layer.cast_input_dtype_enabled = False
 
     def fit(self, texts: Sequence[LabelledText]) -> None:
-        """Cross-entropy over the words at the last token; the context is left out of some texts at random."""
+        """Minimise cross-entropy over the words at the last token; some texts, chosen at random, lack their context."""
         args, rng = self.args, random.Random(self.args.seed)
         trained = [parameter for parameter in self._wrapped.parameters() if parameter.requires_grad]
         optimiser = torch.optim.AdamW(trained, lr=args.lr, weight_decay=0.01)
-        whole, bare = self._encoded([text.parts for text in texts]), self._encoded([text.bare for text in texts])
-        total = math.ceil(args.epochs * len(list(batches(list(enumerate(whole)), args.batch, random.Random(0)))))
+        full, bare = self._encoded([text.parts for text in texts]), self._encoded([text.bare for text in texts])
+        total = math.ceil(args.epochs * len(list(batches(list(enumerate(full)), args.batch, random.Random(0)))))
         rate = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: schedule(step, total))
         weights = label_weights(texts, len(args.words), temper=args.temper).to(self._device)
         self._wrapped.train()
         step, begun = 0, time.monotonic()
         while step < total:
-            examples = [(at, bare[at] if rng.random() < args.drop else whole[at]) for at in range(len(texts))]
+            examples = [(at, bare[at] if rng.random() < args.drop else full[at]) for at in range(len(texts))]
             for batch in batches(examples, args.batch, rng):
                 target = torch.tensor([texts[at].label for at, _ in batch], device=self._device)
                 logits = self._logits([tokens for _, tokens in batch])
@@ -180,23 +183,23 @@ class LabelAdapter:
                     return
 
     def _pace(self, step: int, total: int, loss: float, seconds: float) -> str:
-        left = seconds / step * (total - step)
-        return f"step {step} of {total}, loss {loss:.3f}, about {left:.0f} s left"
+        remaining = seconds / step * (total - step)
+        return f"step {step} of {total}, loss {loss:.3f}, about {remaining:.0f} s left"
 
     @torch.no_grad()
     def read(self, texts: Sequence[LabelledText], *, bare: bool = False) -> list[list[float]]:
-        """The words' log-probs among themselves, for each text."""
+        """Return the words' log-probs, normalised among the words, for each text."""
         self._wrapped.eval()
         examples = list(enumerate(self._encoded([text.bare if bare else text.parts for text in texts])))
-        found: list[list[float]] = [[] for _ in texts]
+        rows: list[list[float]] = [[] for _ in texts]
         for batch in batches(examples, 2 * self.args.batch, None):
             logits = self._logits([tokens for _, tokens in batch])[:, self._labels].log_softmax(-1)
             for (at, _), row in zip(batch, logits.tolist(), strict=True):
-                found[at] = row
-        return found
+                rows[at] = row
+        return rows
 
     def save(self, folder: Path) -> None:
-        """As float16 safetensors with adapter_config.json; where the base lay on this machine is left out."""
+        """Save float16 safetensors with adapter_config.json, without the base's local path."""
         from peft import get_peft_model_state_dict
         from safetensors.torch import save_file
 
@@ -209,13 +212,13 @@ class LabelAdapter:
         config.save_pretrained(folder)
 
     def _encoded(self, texts: Sequence[Sequence[tuple[str, int]]]) -> list[list[int]]:
-        """Of each text its tokens: every part is encoded by itself and cut to its most."""
+        """Return each text's tokens: every part is encoded by itself and cut to its limit."""
         different = list({text for parts in texts for text, _ in parts})
         tokens = dict(zip(different, self._tokenizer(different, add_special_tokens=False)["input_ids"], strict=True))
         return [[token for text, most in parts for token in head_and_tail(tokens[text], most)] for parts in texts]
 
     def _logits(self, batch: Sequence[list[int]]) -> torch.Tensor:
-        """Over the whole vocabulary, at the last token of each text `[B, V]`."""
+        """Return logits over the whole vocabulary at each text's last token `[B, V]`."""
         longest = max(len(tokens) for tokens in batch)
         ids = torch.tensor([tokens + [0] * (longest - len(tokens)) for tokens in batch], device=self._device)
         last = torch.tensor([len(tokens) - 1 for tokens in batch], device=self._device)
@@ -223,8 +226,8 @@ class LabelAdapter:
         with torch.autocast("cuda", dtype=torch.bfloat16, enabled=self._device.type == "cuda"):
             hidden = self._model.base_model(input_ids=ids, attention_mask=mask.long(), use_cache=False)
             rows = hidden.last_hidden_state[torch.arange(len(batch), device=self._device), last]
-            found: torch.Tensor = self._model.get_output_embeddings()(rows).float()
-        return found
+            logits: torch.Tensor = self._model.get_output_embeddings()(rows).float()
+        return logits
 
 
 def fit_labels(
@@ -235,17 +238,17 @@ def fit_labels(
     folder: Path,
     progress: Callable[[str], None],
 ) -> tuple[str, list[list[float]]]:
-    """Fit, save to ``folder``; the base's identity, and what the adapter says of ``held_out``."""
+    """Fit and save to ``folder``; return the base's identity, and the adapter's log-probs for ``held_out``."""
     adapter = LabelAdapter(args, progress)
     adapter.fit(texts)
-    progress(f"reading {len(held_out):,} messages that it was not fitted to")
-    found = adapter.read(held_out)
+    progress(f"classifying {len(held_out):,} held-out messages")
+    rows = adapter.read(held_out)
     adapter.save(folder)
-    return adapter.base, found
+    return adapter.base, rows
 
 
 def label_tokens(tokenizer: Any, words: Sequence[str], *, name: str) -> list[int]:
-    """The first token of each word; raises ModelRefused unless they differ."""
+    """Return each word's first token; raise `ModelRefused` unless they differ."""
     tokens = [tokenizer.encode(f" {word}", add_special_tokens=False)[0] for word in words]
     if len(set(tokens)) != len(words):
         pairs = ", ".join(f"{word} {token}" for word, token in zip(words, tokens, strict=True))
@@ -254,7 +257,7 @@ def label_tokens(tokenizer: Any, words: Sequence[str], *, name: str) -> list[int
 
 
 def label_weights(texts: Sequence[LabelledText], labels: int, *, temper: float) -> torch.Tensor:
-    """Rarer labels weigh more: the inverse frequency to the power ``temper``, one on average over the texts."""
+    """Weight rarer labels higher: the inverse frequency to the power ``temper``, one on average over the texts."""
     counts = Counter(text.label for text in texts)
     raw = torch.tensor([(len(texts) / counts[label]) ** temper if counts[label] else 0.0 for label in range(labels)])
     mean = sum(float(raw[label]) * count for label, count in counts.items()) / len(texts)
@@ -262,7 +265,7 @@ def label_weights(texts: Sequence[LabelledText], labels: int, *, temper: float) 
 
 
 def batches(examples: Examples, size: int, rng: random.Random | None) -> Iterable[Examples]:
-    """Batches of similar length, in random order when there is an ``rng``."""
+    """Group texts of similar length into batches, in random order if there is an ``rng``."""
     order = list(examples)
     if rng is not None:
         rng.shuffle(order)
@@ -276,7 +279,7 @@ def batches(examples: Examples, size: int, rng: random.Random | None) -> Iterabl
 
 
 def _cut(near: Examples, size: int) -> Iterator[Examples]:
-    """Runs of at most ``size`` texts and so many tokens as fit, padding included."""
+    """Split into runs of at most ``size`` texts and `BATCH_TOKENS` tokens, including padding."""
     begin = 0
     for at, (_, tokens) in enumerate(near):
         if at > begin and (at - begin == size or (at - begin + 1) * len(tokens) > BATCH_TOKENS):
@@ -286,9 +289,9 @@ def _cut(near: Examples, size: int) -> Iterator[Examples]:
 
 
 def schedule(step: int, total: int) -> float:
-    """Linear up over the first 6 %, then a cosine to a tenth."""
+    """Return the rate factor: linear up over the first 6 %, then a cosine down to a tenth."""
     warm = max(1, int(total * 0.06))
     if step < warm:
         return (step + 1) / warm
-    done = min(1.0, (step - warm) / max(1, total - warm))
-    return 0.1 + 0.45 * (1 + math.cos(math.pi * done))
+    progress = min(1.0, (step - warm) / max(1, total - warm))
+    return 0.1 + 0.45 * (1 + math.cos(math.pi * progress))

@@ -214,7 +214,7 @@ class Checkpoints:
     def _read(self, directory: Path, base: str) -> TrainerState:
         manifest = read_manifest(directory)
         if manifest is not None and manifest["base"] != base:
-            raise BackendError(f"{directory} was trained on {manifest['base']!r}, its version says {base!r}")
+            raise BackendError(f"{directory} was trained on {manifest['base']!r}, but its version names {base!r}")
         weights = self._policy.read(directory)
         if not (directory / STATE).exists():
             self._policy.put(weights)

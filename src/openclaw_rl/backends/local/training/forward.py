@@ -251,12 +251,12 @@ def _differs(model: Any) -> str | None:
         model.set_attn_implementation(ATTENTION)
         together = _rows(hidden(model, *pack(paths), tree=True), *pack(paths))
     except (RuntimeError, TypeError, ValueError) as error:
-        return f"the tree attention failed in it ({error})"
+        return f"the tree attention failed in this model ({error})"
     finally:
         model.train(training)
     apart = max(float((a - b).norm() / b.norm()) for a, b in zip(together, alone, strict=True))
     limit = 0.05 if next(model.parameters()).dtype in (torch.bfloat16, torch.float16) else 1e-3
-    return None if apart <= limit else f"a tree and its sequences differ in it by {apart:.1e}"
+    return None if apart <= limit else f"a tree and its sequences differ in this model by {apart:.1e}"
 
 
 def _rows(states: Tensor, packed: PackedTree) -> list[Tensor]:

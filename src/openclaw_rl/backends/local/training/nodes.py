@@ -195,8 +195,8 @@ class NodeWorkers:
                 raise BackendDown(what, remedy="install the same release on every node") from error
             except self._ray.exceptions.RayError as error:
                 raise BackendDown(f"a node of the trainer is lost: {str(error).partition(chr(10))[0]}") from error
-            what = f"ranks ended before they were asked (exit codes {[*codes.values()]})"
-            raise BackendDown(what, remedy="see what serve_node has written in the logs of Ray's dashboard")
+            what = f"ranks ended before the first request (exit codes {[*codes.values()]})"
+            raise BackendDown(what, remedy="see serve_node's output in the logs of Ray's dashboard")
 
     def end(self) -> None:
         """Release the places; Ray ends their remaining processes."""
