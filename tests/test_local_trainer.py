@@ -433,7 +433,7 @@ def test_a_prompt_without_its_note_is_rendered_as_the_engine_would_have(folder: 
     too_long = replace(rendered[0], prompt=ASK.hinted("w9 " * 5000))
     done = worker(folder).step(order([too_long, *rendered[1:]], tmp_path / "long"))
     assert done.dropped == {"t0": done.dropped["t0"]}
-    assert "its prompt without the note cannot be had" in done.dropped["t0"]
+    assert "its prompt without the note is unavailable" in done.dropped["t0"]
 
 
 def test_an_adapter_leaves_the_base_bit_for_bit_and_a_full_tune_moves_it(folder: str, tmp_path: Path) -> None:

@@ -221,10 +221,10 @@ REACHES = "{{ messages.__class__.__mro__[1].__subclasses__() }}"
 @pytest.mark.parametrize(
     ("template", "why"),
     [
-        (LOOPS, "does not come to an end"),
-        (GROWS, "does not come to an end within 5 seconds and 1024 MiB"),
-        (REACHES, "reaches for what no template needs"),
-        ("{{ cycler.__init__.__globals__.os.system('touch RAN') }}", "reaches for what no template needs"),
+        (LOOPS, "does not finish"),
+        (GROWS, "does not finish within 5 seconds and 1024 MiB"),
+        (REACHES, "accesses objects that no template needs"),
+        ("{{ cycler.__init__.__globals__.os.system('touch RAN') }}", "accesses objects that no template needs"),
     ],
 )
 def test_a_template_that_loops_or_reaches_out_is_refused_before_it_is_used(

@@ -99,7 +99,7 @@ async def test_turns_that_the_trainer_gives_back_are_dropped_with_its_reason(tmp
     class Choosy(FakeTrainer):
         async def step(self, samples: Sequence[Sample], **more: Any) -> StepResult:
             done = await super().step(samples[1:], **more)
-            return replace(done, dropped={samples[0].turn: "its hinted prompt cannot be had: half a character"})
+            return replace(done, dropped={samples[0].turn: "its hinted prompt is unavailable: half a character"})
 
     story = Story(tmp_path, Choosy())
     first, second = story.said(-1.0, "Be brief, please."), story.said(1.0)

@@ -1,4 +1,4 @@
-"""What a trainer makes of a batch: its prompts as ids, its tensors, its loss, its figures, and reasons to refuse it."""
+"""A trainer's view of a batch: prompts as ids, tensors, the loss, metrics, and reasons to skip a step."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from openclaw_rl.losses import LossFunction, LossSettings, as_loss, loss, needs,
 from openclaw_rl.losses.tree import TokenPath
 from openclaw_rl.types import Prompt, Sample, Tokens
 
-# Reasons to take no step: a batch that must not be trained on, a gradient that must not be applied.
+# Reasons to skip a step: a batch that must not be trained on, a gradient that must not be applied.
 
 HISTORY = 32
-"""gradient norms that the running median looks back on"""
+"""gradient norms in the running median"""
 LEAST = 0.05
-"""gradients are compared for what their batches have to say, and for this at least"""
+"""smallest batch weight by which a gradient norm is divided"""
 _ENOUGH = 3
 """gradient norms before their median may raise an alarm"""
 
 
 class StepSkipped(Exception):
-    """A reason to take no step, with what was measured up to there; not an error."""
+    """A reason to skip a step, with the measurements so far; not an error."""
 
     def __init__(self, reason: str, metrics: Mapping[str, float] | None = None) -> None:
         super().__init__(reason)
@@ -40,7 +40,7 @@ class StepSkipped(Exception):
 
 
 def batch_alarm(health: Mapping[str, float], *, gap: float, ess: float) -> str | None:
-    """Why a batch must not be trained on, seen before its backward pass; None if nothing is wrong."""
+    """Return the reason not to train on a batch, before its backward pass, or None."""
     if health["masked_non_finite"]:
         return f"alarm: {health['masked_non_finite']:.0f} log-probs are not finite"
     if health["gap_mean"] > gap:
@@ -53,17 +53,17 @@ def batch_alarm(health: Mapping[str, float], *, gap: float, ess: float) -> str |
 
 
 def norm_alarm(norm: float, history: Sequence[float], times: float) -> str | None:
-    """Why this gradient must not be applied: not finite, or far beyond its running median."""
+    """Return the reason not to apply this gradient, or None: it is not finite, or far above its running median."""
     if not math.isfinite(norm):
         return "alarm: the gradient is not finite"
     usual = statistics.median(history) if len(history) >= _ENOUGH else 0.0
-    if usual > 0 and norm > times * usual:  # where nothing was learned lately there is nothing to compare with
+    if usual > 0 and norm > times * usual:  # without recent learning there is no reference
         beyond = f"is above {times:g} times its median {usual:.3g}"
-        return f"alarm: gradient norm {norm:.3g}, by what its batch has to say, {beyond}"
+        return f"alarm: gradient norm {norm:.3g}, relative to its batch's signal, {beyond}"
     return None
 
 
-# Figures of a batch: how much it has to say, how old it is, what could be measured of it.
+# A batch's figures: its signal strength, its age, its measurements.
 
 
 def batch_weight(
@@ -73,12 +73,13 @@ def batch_weight(
     *,
     by_urgency: bool = False,
 ) -> float:
-    """How much a batch has to say, 0 .. 1: the mean of its samples, each by its urgency if that is to count.
+    """Return the batch's signal strength, 0 .. 1: the mean over its samples, optionally weighted by urgency.
 
-    What a step of turns repeats of notes says nothing more: it holds what was learned, however far the turns go.
+    Prompt distillation samples in a step of turns do not count: they preserve earlier learning, whatever the turns'
+    weight.
     """
-    alone = rehearses_alone(samples)
-    found = [
+    only_notes = rehearses_alone(samples)
+    weights = [
         (sample.urgency if by_urgency else 1.0)
         if sample.rehearses is not None
         else weigh(
@@ -87,31 +88,31 @@ def batch_weight(
             urgency=sample.urgency if by_urgency else 1.0,
         )
         for sample, row in zip(samples, views, strict=True)
-        if alone or sample.rehearses is None
+        if only_notes or sample.rehearses is None
     ]
-    return statistics.fmean(found) if found else 0.0
+    return statistics.fmean(weights) if weights else 0.0
 
 
 def rehearses_alone(samples: Sequence[Sample]) -> bool:
-    """Whether all of them rehearse notes, and none is a turn."""
+    """Return True if all samples are prompt distillation, and none is a turn."""
     return all(sample.rehearses is not None for sample in samples)
 
 
 def lag(samples: Sequence[Sample], version: int) -> dict[str, float]:
-    """How many versions behind ``version`` they are."""
+    """Return the samples' distance behind ``version``, in versions."""
     lags = [version - sample.version for sample in samples]
     return {"lag_mean": sum(lags) / len(lags), "lag_max": float(max(lags))} if lags else {}
 
 
 def finite(metrics: Mapping[str, float]) -> dict[str, float]:
-    """What could not be measured is absent, not a number."""
+    """Drop metrics that could not be measured."""
     return {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
 
 
-# Samples as flat tensors: `N` reply tokens of all samples one after another, `S` samples.
+# Samples as flat tensors: `N` reply tokens of all samples in sequence, `S` samples.
 
 Views = Sequence[Sequence[Tokens | None]]
-"""for each sample, the ids of each hinted prompt; None where it could not be rendered"""
+"""for each sample, each hinted prompt's ids; None if it could not be rendered"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +124,7 @@ class TrainBatch:
     mask: Tensor
     old: Tensor
     recorded: Tensor
-    """[N] bool: False where the reply was sampled under another prompt, so that ``old`` is the student's own"""
+    """[N] bool: False if the reply was sampled under another prompt, so that ``old`` is the student's own"""
     same_weights: Tensor
     temperature: Tensor
     advantage: Tensor
@@ -135,15 +136,15 @@ class TrainBatch:
     """(hint, sample, path) of every teacher view of a turn"""
     hints: int
     rehearsed: Tensor
-    """[N] bool: tokens of replies that were sampled for a note"""
+    """[N] bool: tokens of prompt distillation replies"""
     noted: tuple[tuple[int, TokenPath], ...]
-    """(sample, path) of the teacher's view of each of these replies"""
+    """(sample, path) of the teacher's view of each such reply"""
 
 
 def collate(
     samples: Sequence[Sample], views: Views, *, version: int, device: torch.device, wide: torch.dtype
 ) -> TrainBatch:
-    """Flatten samples; a temperature of 0 counts as 1. ``version`` is the one whose weights stand now."""
+    """Flatten samples; a temperature of 0 counts as 1. ``version`` is the version of the current weights."""
     lengths = [len(sample.reply_tokens) for sample in samples]
     starts = [sum(lengths[:at]) for at in range(len(lengths))]
 
@@ -155,26 +156,26 @@ def collate(
 
     sample = flat(([at] * length for at, length in enumerate(lengths)), torch.int64)
     return TrainBatch(
-        tokens=flat((one.reply_tokens for one in samples), torch.int64),
+        tokens=flat((item.reply_tokens for item in samples), torch.int64),
         sample=sample,
-        mask=flat((one.mask for one in samples), torch.bool),
-        old=flat((one.logprobs or (math.nan,) * len(one.reply_tokens) for one in samples), wide),
-        recorded=each(lambda one: one.logprobs is not None, torch.bool)[sample],
-        same_weights=each(lambda one: one.logprobs is not None and one.version == version, torch.bool)[sample],
-        temperature=each(lambda one: one.temperature or 1.0, wide)[sample],
-        advantage=each(lambda one: one.advantage or 0.0, wide),
-        has_advantage=each(lambda one: one.advantage is not None, torch.bool),
-        score=each(lambda one: (one.advantage or 0.0) if one.score is None else one.score, wide),
+        mask=flat((item.mask for item in samples), torch.bool),
+        old=flat((item.logprobs or (math.nan,) * len(item.reply_tokens) for item in samples), wide),
+        recorded=each(lambda item: item.logprobs is not None, torch.bool)[sample],
+        same_weights=each(lambda item: item.logprobs is not None and item.version == version, torch.bool)[sample],
+        temperature=each(lambda item: item.temperature or 1.0, wide)[sample],
+        advantage=each(lambda item: item.advantage or 0.0, wide),
+        has_advantage=each(lambda item: item.advantage is not None, torch.bool),
+        score=each(lambda item: (item.advantage or 0.0) if item.score is None else item.score, wide),
         spans=tuple(slice(start, start + length) for start, length in zip(starts, lengths, strict=True)),
-        plain=tuple(_path(one.prompt_tokens or (), one.reply_tokens) for one in samples),
+        plain=tuple(_path(item.prompt_tokens or (), item.reply_tokens) for item in samples),
         hinted=tuple(
             (h, s, _path(prompt, samples[s].reply_tokens))
             for s, view in enumerate(views)
             for h, prompt in enumerate(view)
             if prompt is not None and samples[s].rehearses is None
         ),
-        hints=max((len(view) for one, view in zip(samples, views, strict=True) if one.rehearses is None), default=0),
-        rehearsed=each(lambda one: one.rehearses is not None, torch.bool)[sample],
+        hints=max((len(view) for item, view in zip(samples, views, strict=True) if item.rehearses is None), default=0),
+        rehearsed=each(lambda item: item.rehearses is not None, torch.bool)[sample],
         noted=tuple(
             (s, _path(view[0], samples[s].reply_tokens))
             for s, view in enumerate(views)
@@ -187,17 +188,17 @@ def _path(prompt: Tokens, reply: Tokens) -> TokenPath:
     return TokenPath(tokens=(*prompt, *reply), reply=len(reply))
 
 
-# What a batch has to train on: each sample's prompts as ids, and why a sample has nothing to give.
+# Training inputs of a batch: each sample's prompts as ids, and the reason if a sample is unusable.
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class TeacherPrompts:
-    """``views`` has a row for each sample: the ids of its teachers' prompts, None where one cannot be had.
+    """``views`` has a row per sample: its teachers' prompts as ids, None for an unavailable prompt.
 
-    ``samples`` have their own prompt's ids, also those whose reply was sampled under another prompt.
-    ``dropped`` says for each turn that cannot be trained at all what is wrong with it.
+    ``samples`` have their own prompt's ids, even if the reply was sampled under another prompt. ``dropped`` has the
+    reason for each turn that cannot be trained at all.
     """
 
     samples: list[Sample] = field(default_factory=list)
@@ -206,11 +207,11 @@ class TeacherPrompts:
 
     @property
     def missing(self) -> int:
-        """How many prompts could not be rendered or do not fit."""
+        """Number of prompts that could not be rendered or do not fit."""
         return sum(view is None for row in self.views for view in row)
 
     def kept(self) -> tuple[list[Sample], list[list[Tokens | None]]]:
-        """The samples to train on, and their views."""
+        """Return the usable samples, and their views."""
         pairs = zip(self.samples, self.views, strict=True)
         good = [(sample, row) for sample, row in pairs if sample.turn not in self.dropped]
         return [sample for sample, _ in good], [row for _, row in good]
@@ -219,8 +220,8 @@ class TeacherPrompts:
 def render_teachers(
     chat: ChatTemplate, samples: Sequence[Sample], *, most: int, room: int | None, vocabulary: int
 ) -> TeacherPrompts:
-    """Render every teacher's prompt, at most ``most`` of each turn, into ``room`` tokens together with the reply."""
-    found = TeacherPrompts()
+    """Render every teacher's prompt, at most ``most`` per turn, into ``room`` tokens together with the reply."""
+    result = TeacherPrompts()
     for sample in samples:
         views: list[Tokens | None] = []
         why = ""
@@ -231,19 +232,19 @@ def render_teachers(
                 log.warning("teacher of turn %s not rendered: %s", sample.turn, error)
                 views.append(None)
                 why = error.what
-        found.views.append(views)
+        result.views.append(views)
         try:
-            own = sample.prompt_tokens or _view(chat, sample.prompt, sample, room)
+            tokens = sample.prompt_tokens or _view(chat, sample.prompt, sample, room)
         except RequestError as error:
-            own, found.dropped[sample.turn] = None, f"its prompt without the note cannot be had: {error.what}"
-        found.samples.append(replace(sample, prompt_tokens=own))
-        if own is None:
+            tokens, result.dropped[sample.turn] = None, f"its prompt without the note is unavailable: {error.what}"
+        result.samples.append(replace(sample, prompt_tokens=tokens))
+        if tokens is None:
             continue
-        if max(*own, *sample.reply_tokens) >= vocabulary:
-            found.dropped[sample.turn] = "a token id lies outside the model's vocabulary"
+        if max(*tokens, *sample.reply_tokens) >= vocabulary:
+            result.dropped[sample.turn] = "a token id lies outside the model's vocabulary"
         elif sample.advantage is None and views and not any(views):
-            found.dropped[sample.turn] = f"its hinted prompt cannot be had: {why}"
-    return found
+            result.dropped[sample.turn] = f"its hinted prompt is unavailable: {why}"
+    return result
 
 
 def _view(chat: ChatTemplate, prompt: Prompt, sample: Sample, room: int | None) -> Tokens:
@@ -253,16 +254,16 @@ def _view(chat: ChatTemplate, prompt: Prompt, sample: Sample, room: int | None) 
     return ids
 
 
-# The loss that a trainer is to use: a built-in one, or the user's own.
+# The trainer's loss: a built-in one, or the user's own.
 
 LossChoice: TypeAlias = tuple[LossFunction, Callable[..., float], int | None]
-"""a loss, how much a sample has to say to it, and how many hints it looks at (None: all)"""
+"""a loss, a sample's weight in it, and the number of hints that it uses (None: all)"""
 
 
 def choose_loss(settings: LossSettings, custom: str | None, config: Mapping[str, Any]) -> LossChoice:
-    """The loss to train with; a ``custom`` one is handed ``config``.
+    """Return the loss to train with; a ``custom`` loss gets ``config``.
 
-    It is given everything, and may make something of all of it; by the published contract, scores alone.
+    It gets every input and may use them all; under the published contract, scores alone.
     """
     if custom is not None:
         return _custom_loss(settings, custom, config)
@@ -270,9 +271,9 @@ def choose_loss(settings: LossSettings, custom: str | None, config: Mapping[str,
 
 
 def _custom_loss(settings: LossSettings, name: str, config: Mapping[str, Any]) -> LossChoice:
-    given = plugins.resolve("loss", name)
-    contract = plugins.loss_contract(given)
-    ready = with_rehearsal(as_loss(given, contract, config, max_mismatch=settings.max_mismatch))
+    function = plugins.resolve("loss", name)
+    contract = plugins.loss_contract(function)
+    ready = with_rehearsal(as_loss(function, contract, config, max_mismatch=settings.max_mismatch))
     if contract == "published":
         return ready, partial(weight_of, replace(settings, method="binary")), 0
     return ready, partial(weight_of, replace(settings, method="combine", w_rl=1.0, w_opd=1.0)), None

@@ -1,4 +1,4 @@
-"""From tokens to text that may be shown: whole characters only, and nothing that may become a stop string."""
+"""From tokens to text that may be shown: whole characters, and no beginning of a stop string."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from openclaw_rl.types import Finish, Tokens
 
 HALF = "\ufffd"
 LONGEST_CHARACTER = 4
-"""a character is at most four bytes, so at most four tokens; what is older than that and does not decode is shown"""
+"""a character is at most four bytes, so at most four tokens; older tokens that do not decode are shown"""
 
 Decode = Callable[[Sequence[int]], str]
 
@@ -27,23 +27,23 @@ class IncrementalDetokenizer:
         self._shown = 0
 
     def push(self, token: int) -> str:
-        """The text that ``token`` completes, which may be none."""
+        """Return the text that ``token`` completes, possibly empty."""
         self._tokens.append(token)
-        whole = self._decode(self._tokens[self._before :])
-        if not whole.endswith(HALF):
-            return self._advance(len(self._tokens), whole)
+        decoded = self._decode(self._tokens[self._before :])
+        if not decoded.endswith(HALF):
+            return self._advance(len(self._tokens), decoded)
         if len(self._tokens) - self._shown < LONGEST_CHARACTER:
             return ""
-        return self._advance_to(self._end_of_what_never_decodes(whole))
+        return self._advance_to(self._end_of_what_never_decodes(decoded))
 
     def flush(self) -> str:
-        """What still waits, as it is."""
+        """Return the waiting text unchanged."""
         return self._advance_to(len(self._tokens)) if self._shown < len(self._tokens) else ""
 
     def _end_of_what_never_decodes(self, whole: str) -> int:
-        """The last tokens may be the beginning of a character, whatever stands before them: they go on waiting."""
-        for held in range(LONGEST_CHARACTER - 1, 0, -1):
-            end = len(self._tokens) - held
+        """Return the end of undecodable tokens; trailing tokens that may start a character continue to wait."""
+        for waiting in range(LONGEST_CHARACTER - 1, 0, -1):
+            end = len(self._tokens) - waiting
             if self._decode(self._tokens[self._before : end]) + self._decode(self._tokens[end:]) == whole:
                 return end
         return len(self._tokens)
@@ -52,40 +52,40 @@ class IncrementalDetokenizer:
         return self._advance(end, self._decode(self._tokens[self._before : end]))
 
     def _advance(self, end: int, new: str) -> str:
-        # the text before is decoded again with what follows, because some tokenizers write a token's leading space
-        # only when another token stands before it
+        # decode earlier text together with its continuation, because some tokenizers write a token's leading space only
+        # after another token
         old = self._decode(self._tokens[self._before : self._shown])
         self._before, self._shown = self._shown, end
         return new[len(old) :]
 
 
 class StopStrings:
-    """Finds stop strings across the borders of tokens."""
+    """Detects stop strings across token boundaries."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stop for stop in stops if stop)
         self._held = ""
 
     def push(self, text: str) -> tuple[str, bool]:
-        """Text that may be shown, and whether a stop string ended it."""
+        """Return the text that may be shown, and True if a stop string ended it."""
         if not self._stops:
             return text, False
         self._held += text
-        found = [at for at in (self._held.find(stop) for stop in self._stops) if at >= 0]
-        if found:
-            shown, self._held = self._held[: min(found)], ""
-            return shown, True
+        places = [at for at in (self._held.find(stop) for stop in self._stops) if at >= 0]
+        if places:
+            ready, self._held = self._held[: min(places)], ""
+            return ready, True
         cut = len(self._held) - self._beginning()
-        shown, self._held = self._held[:cut], self._held[cut:]
-        return shown, False
+        ready, self._held = self._held[:cut], self._held[cut:]
+        return ready, False
 
     def flush(self) -> str:
-        """What was held back, now that no more text will come."""
-        shown, self._held = self._held, ""
-        return shown
+        """Return the withheld text at the end of the stream."""
+        ready, self._held = self._held, ""
+        return ready
 
     def _beginning(self) -> int:
-        """How much of the end of the held text is the beginning of a stop string."""
+        """Return the length of the withheld text's tail that may begin a stop string."""
         longest = max((len(stop) for stop in self._stops), default=1) - 1
         for size in range(min(longest, len(self._held)), 0, -1):
             end = self._held[-size:]
@@ -95,7 +95,7 @@ class StopStrings:
 
 
 class ReplyText:
-    """The text of a reply as its tokens come: what may be shown, and how it ends.
+    """A reply's text as its tokens arrive: the text to show, and the finish reason.
 
     A reply ends with one of the tokens ``ends``, a stop string, or its ``limit`` of tokens.
     """
@@ -110,60 +110,60 @@ class ReplyText:
 
     @property
     def text(self) -> str:
-        """All that was shown."""
+        """All text shown so far."""
         return "".join(self._shown)
 
     def take(self, token: int) -> tuple[str, Finish | None]:
-        """Add a sampled token: what to show for it, and how the reply ends if it does."""
+        """Add a sampled token; return the text to show, and the finish reason if the reply ends."""
         self._taken += 1
         ended = token in self._ends
-        shown, stopped = ("", False) if ended else self._stops.push(self._words.push(token))
+        text, stopped = ("", False) if ended else self._stops.push(self._words.push(token))
         finish: Finish | None = "stop" if ended or stopped else None
         if finish is None and self._taken >= self.limit:
             finish = "length"
         if finish is not None and not stopped:
-            rest, stopped = self._rest()
-            shown, finish = shown + rest, "stop" if stopped else finish
-        self._shown.append(shown)
-        return shown, finish
+            tail, stopped = self._rest()
+            text, finish = text + tail, "stop" if stopped else finish
+        self._shown.append(text)
+        return text, finish
 
     def close(self) -> str:
-        """What was held back, where whoever samples says that no more tokens will come."""
-        rest, _ = self._rest()
-        self._shown.append(rest)
-        return rest
+        """Return the withheld text when the engine reports the end."""
+        tail, _ = self._rest()
+        self._shown.append(tail)
+        return tail
 
     def _rest(self) -> tuple[str, bool]:
-        more, stopped = self._stops.push(self._words.flush())
-        return more + ("" if stopped else self._stops.flush()), stopped
+        tail, stopped = self._stops.push(self._words.flush())
+        return tail + ("" if stopped else self._stops.flush()), stopped
 
 
-# Sampled tokens as they come from elsewhere, and their log-probs at another temperature.
+# Sampled tokens from an engine, and their log-probs at another temperature.
 
 TopLogprobs: TypeAlias = tuple[tuple[int, float], ...]
-"""tokens that could have been sampled at one position, with their log-probs, the likeliest first"""
+"""likeliest tokens at one position with their log-probs, best first"""
 Ending: TypeAlias = Literal["stop", "length"]
 
 WIDE = 20
-"""how many log-probs at a position are asked for where those of another temperature are made of them"""
+"""log-probs to request per position for a conversion to another temperature"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenChunk:
-    """Tokens `[N]` of a reply as they came: log-probs as API clients see them and those of the sampling temperature."""
+    """Tokens `[N]` of a reply as they arrived: log-probs for API clients, and at the sampling temperature."""
 
     tokens: Tokens = ()
     logprobs: tuple[float, ...] = ()
     tempered: tuple[float, ...] = ()
     tops: tuple[TopLogprobs, ...] = ()
     prompt: Tokens | None = None
-    """the prompt's tokens, where the engine made them"""
+    """the prompt's tokens, if the engine rendered them"""
     ending: Ending | None = None
-    """how the engine says the reply ended; None while it goes on, and where the engine gave it up"""
+    """finish reason from the engine; None while the reply continues, or if the engine aborted it"""
 
     @classmethod
     def joined(cls, chunks: Sequence[TokenChunk]) -> TokenChunk:
-        """Chunks that came together, as one."""
+        """Merge chunks that arrived together."""
         if len(chunks) == 1:
             return chunks[0]
         return cls(
@@ -177,34 +177,36 @@ class TokenChunk:
 
 
 def tempered(value: float, known: Sequence[float], temperature: float) -> float:
-    """The log-prob at another temperature of a token whose log-prob at 1 is ``value``.
+    """Convert a token's log-prob ``value`` at temperature 1 to another temperature.
 
-    The normaliser is summed over the likeliest tokens, whose log-probs are ``known``; for the rest it takes what they
-    can add: each is at most as likely as the last that is known, which bounds them from above below temperature 1 and
-    from below above it.
+    The normaliser sums over the likeliest tokens, with log-probs ``known``, plus an estimate for all other tokens: each
+    is at most as likely as the last known one, which bounds their sum from above below temperature 1 and from below
+    above it.
     """
     if temperature in (0.0, 1.0):
         return value
     power = 1.0 / temperature
     total = sum([math.exp(logprob * power) for logprob in known])
-    left = max(0.0, 1.0 - sum(map(math.exp, known)))
-    if left and known:
-        total += left * math.exp(min(known) * (power - 1.0)) * (0.5 if power > 1.0 else 1.0)
+    mass = max(0.0, 1.0 - sum(map(math.exp, known)))
+    if mass and known:
+        total += mass * math.exp(min(known) * (power - 1.0)) * (0.5 if power > 1.0 else 1.0)
     return min(0.0, value * power - math.log(total)) if total > 0 else value
 
 
 def in_order(found: Mapping[int, float]) -> TopLogprobs:
-    """The likeliest first."""
+    """Sort by likelihood, best first."""
     return tuple(sorted(found.items(), key=lambda item: -item[1]))
 
 
 def scores_at(values: Sequence[float], tops: Sequence[TopLogprobs], *, temperature: float, top_k: int) -> Scores:
-    """Scores at a temperature from log-probs at 1 `[R]` and the likeliest tokens of each position `[R]`."""
-    known = [[value for _, value in top] for top in tops]
-    rows = list(zip(tops, known, strict=True)) if top_k else []
+    """Return scores at a temperature, from log-probs at 1 `[R]` and each position's likeliest tokens `[R]`."""
+    values_of_tops = [[value for _, value in top] for top in tops]
+    rows = list(zip(tops, values_of_tops, strict=True)) if top_k else []
     warm = [[(token, tempered(value, every, temperature)) for token, value in top[:top_k]] for top, every in rows]
     return Scores(
-        logprobs=tuple(tempered(value, every, temperature) for value, every in zip(values, known, strict=True)),
+        logprobs=tuple(
+            tempered(value, every, temperature) for value, every in zip(values, values_of_tops, strict=True)
+        ),
         top_tokens=tuple(tuple(token for token, _ in top) for top in warm),
         top_logprobs=tuple(tuple(value for _, value in top) for top in warm),
     )

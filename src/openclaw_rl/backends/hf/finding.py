@@ -1,4 +1,4 @@
-"""From a name to the folder of a model: the embedded one, a Hugging Face id, a folder, a GGUF file. Needs no torch."""
+"""From a name to a model's folder: the embedded one, a Hugging Face id, a folder, a GGUF file. Needs no torch."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from openclaw_rl.backends.hf.embedded import embedded_file
 from openclaw_rl.backends.hf.folder_checks import LARGEST, check_sizes, refuse_links, shard_names, table
 from openclaw_rl.errors import ModelRefused
 
-# GGUF files, turned once into a folder of safetensors: quantised layouts are slow to run and cannot be trained.
+# GGUF files, converted once to a folder of safetensors: quantised layouts are slow and cannot be trained.
 
 
 def gguf_folder(file: Path, *, cache_dir: Path, progress: Callable[[str], None]) -> Path:
-    """The folder made from ``file``; made on the first call, whole or not at all."""
+    """Return the folder converted from ``file``; the first call creates it atomically."""
     with file.open("rb") as stream:
         digest = hashlib.sha256(stream.read(1 << 20) + str(file.stat().st_size).encode()).hexdigest()[:10]
     target = cache_dir / "models" / f"{file.stem}-{digest}"
@@ -52,7 +52,13 @@ def _convert(file: Path, target: Path, progress: Callable[[str], None]) -> None:
         model = AutoModelForCausalLM.from_pretrained(
             file.parent, gguf_file=file.name, quantization_config=GgufConfig(dequantize=True), dtype=torch.bfloat16
         )
-    except (ValueError, OSError, KeyError, NotImplementedError, struct.error) as error:  # what its readers raise
+    except (
+        ValueError,
+        OSError,
+        KeyError,
+        NotImplementedError,
+        struct.error,
+    ) as error:  # errors that transformers' GGUF readers raise
         raise ModelRefused(
             f"{file} cannot be converted: {error}",
             remedy="give the original model by its Hugging Face id or folder instead",
@@ -63,7 +69,7 @@ def _convert(file: Path, target: Path, progress: Callable[[str], None]) -> None:
 
 
 def _settle(fresh: Path, target: Path) -> None:
-    """Move the finished folder into place; another process may have been first, and its folder is as good."""
+    """Move the finished folder into place; if another process was first, its folder is equivalent."""
     try:
         fresh.rename(target)
     except OSError:
@@ -71,26 +77,26 @@ def _settle(fresh: Path, target: Path) -> None:
             raise
 
 
-# What a folder of weights holds, read from its headers alone: whether it is whole, how large, and which.
+# Facts about a weights folder, from its headers alone: completeness, size and identity.
 
 _BLOCK_WEIGHT = re.compile(r"\.\d+\..*?(\w+)\.weight$")
 _NUMBER = re.compile(r"\.(\d{1,6})\.")
 EDGE = 1 << 16
-"""bytes at both ends of a file that go into its identity: fine-tunes of one model share names, sizes and headers"""
+"""bytes at both ends of a file that enter its identity: fine-tunes share names, sizes and headers"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightFiles:
-    """Parameters in all files, and a short hash that tells one set of weights from another."""
+    """Total parameters, and a short hash that identifies the weights."""
 
     parameters: int
     identity: str
     linear: tuple[str, ...] = ()
-    """the names of the linear layers inside the blocks, such as ``q_proj``; the head is none of them"""
+    """names of the linear layers inside the blocks, such as ``q_proj``; without the head"""
 
 
 def inspect(folder: Path) -> WeightFiles:
-    """Read the headers in ``folder``; raises ModelRefused naming what is missing or cut short."""
+    """Read the headers in ``folder``; raise `ModelRefused` naming a missing or truncated file."""
     if not (folder / "config.json").is_file():
         raise ModelRefused(f"{folder} has no config.json", remedy="is it the folder of a model? download it again")
     refuse_links(folder)
@@ -109,15 +115,15 @@ def inspect(folder: Path) -> WeightFiles:
 
 
 def _linear(header: dict[str, Any]) -> Iterator[str]:
-    """Names of two-dimensional weights inside of numbered blocks."""
+    """Yield names of two-dimensional weights inside numbered blocks."""
     for name, entry in header.items():
-        found = _BLOCK_WEIGHT.search(name)
-        if found and len(entry["shape"]) == 2:
-            yield found[1]
+        match = _BLOCK_WEIGHT.search(name)
+        if match and len(entry["shape"]) == 2:
+            yield match[1]
 
 
 def _blocks(header: Mapping[str, Any]) -> int:
-    """How many numbers of blocks stand in the names of these tensors."""
+    """Count the distinct block numbers in the tensors' names."""
     return len({number for name in header for number in _NUMBER.findall(name)})
 
 
@@ -138,7 +144,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _header(file: Path) -> dict[str, Any]:
-    """The table of tensors; raises ModelRefused when the file is shorter than the table says."""
+    """Read the tensor table; raise `ModelRefused` if the file is shorter than the table requires."""
     size = file.stat().st_size
     with file.open("rb") as stream:
         prefix = stream.read(8)
@@ -157,14 +163,14 @@ def _header(file: Path) -> dict[str, Any]:
 
 
 def _parameters(header: Mapping[str, Any]) -> int:
-    """Numbers in these tensors. MXFP4 keeps two of them in a byte of ``*_blocks``; ``*_scales`` beside it are none."""
-    found = 0
+    """Count the numbers in these tensors. MXFP4 packs two into a byte of ``*_blocks``; ``*_scales`` are not counted."""
+    count = 0
     for name, entry in header.items():
         if name == "__metadata__":
             continue
         kind = name.rpartition("_")[2] if entry["dtype"] == "U8" else None
-        found += math.prod(entry["shape"]) * {"blocks": 2, "scales": 0}.get(kind or "", 1)
-    return found
+        count += math.prod(entry["shape"]) * {"blocks": 2, "scales": 0}.get(kind or "", 1)
+    return count
 
 
 def _edges(file: Path) -> bytes:
@@ -184,16 +190,16 @@ MARKS = (
     ("pythonic", ("<|python_start|>", "[func_name1(")),
     ("llama", ("<|python_tag|>", "Environment: ipython")),
 )
-"""how a chat template betrays the form of its tool calls; the first that fits"""
+"""marks in a chat template that reveal its tool call format; the first match counts"""
 
 _WORDS = ("*.json", "*.jinja", "tokenizer*", "*.model", "*.txt")
-"""the files of a model that are no weights"""
+"""a model's files except its weights"""
 
 ProgressCallback = Callable[[str], None]
 
 
 def find(model: str, *, cache_dir: Path, progress: ProgressCallback) -> tuple[Path, str]:
-    """The folder of a model and the name that clients see."""
+    """Return a model's folder and the name that clients see."""
     if model == EMBEDDED:
         return _converted(embedded_file(cache_dir=cache_dir, progress=progress), cache_dir, progress), EMBEDDED_NAME
     path = Path(model).expanduser()
@@ -207,21 +213,21 @@ def find(model: str, *, cache_dir: Path, progress: ProgressCallback) -> tuple[Pa
 
 
 def find_tokenizer(model: str, *, cache_dir: Path) -> Path:
-    """The folder of a model's tokenizer; of an id of the hub nothing but that is downloaded."""
+    """Return the folder of a model's tokenizer; from the hub, download only the tokenizer's files."""
     if on_hub(model):
         return _download(model, log.info, wanted=_WORDS)
     return find(model, cache_dir=cache_dir, progress=log.info)[0]
 
 
 def on_hub(model: str) -> bool:
-    """Whether a name can only be an id of the model hub: nothing of this disk is called so."""
+    """Return True if a name can only be an id on the model hub, because no local path has it."""
     path = Path(model).expanduser()
     here = path.exists() or path.is_absolute() or model.startswith((".", "~"))
     return not here and model.count("/") == 1
 
 
 def refuse_nowhere(model: str) -> None:
-    """Raise ModelRefused for a place on this disk that no model can be loaded from; an id is not looked up."""
+    """Raise `ModelRefused` for a local path without a loadable model; hub ids are not looked up."""
     path = Path(model).expanduser()
     if path.is_dir():
         inspect(path)
@@ -259,7 +265,7 @@ def _download(model: str, progress: ProgressCallback, wanted: Sequence[str] = (*
 
 
 def format_of(template: str) -> str:
-    """How a model with this chat template writes tool calls."""
+    """Return the tool call format of a model with this chat template."""
     for name, marks in MARKS:
         if any(mark in template for mark in marks):
             return name
@@ -267,30 +273,30 @@ def format_of(template: str) -> str:
 
 
 def settings_of(folder: Path, name: str) -> dict[str, Any]:
-    """A JSON file of a model's folder; empty where it is not there."""
+    """Read a JSON file in a model's folder; return an empty table if it is absent."""
     file = folder / name
-    found: dict[str, Any] = json.loads(file.read_text("utf-8")) if file.is_file() else {}
-    return found
+    settings: dict[str, Any] = json.loads(file.read_text("utf-8")) if file.is_file() else {}
+    return settings
 
 
 def ends_in(folder: Path) -> tuple[int, ...]:
-    """Every token that ends a reply by the settings in a model's folder."""
-    found: list[int] = []
+    """Return every token that ends a reply by the settings in a model's folder."""
+    tokens: list[int] = []
     for name in ("generation_config.json", "config.json"):
         value = settings_of(folder, name).get("eos_token_id")
-        found.extend(value if isinstance(value, list) else [] if value is None else [value])
-    return tuple(dict.fromkeys(found))
+        tokens.extend(value if isinstance(value, list) else [] if value is None else [value])
+    return tuple(dict.fromkeys(tokens))
 
 
-# Whether a model writes text or tells classes apart, read from its config.json alone: no weights, no torch.
+# Text model or classifier, from config.json alone: no weights, no torch.
 
 _CLASSIFIES = "ForSequenceClassification"
 
 
 def is_classifier(model: str) -> bool:
-    """Whether a folder or Hugging Face id holds a sequence-classification model; anything else is taken to chat.
+    """Return True if a folder or Hugging Face id is a sequence-classification model; others are assumed to chat.
 
-    Raises ModelRefused for an id that cannot be looked up. What is no model at all is refused by whoever loads it.
+    Raise `ModelRefused` for an id that cannot be looked up. A path without a model is refused when it is loaded.
     """
     file = _config_file(model)
     if file is None:
@@ -305,8 +311,8 @@ def is_classifier(model: str) -> bool:
 def _config_file(model: str) -> Path | None:
     folder = Path(model).expanduser()
     if folder.is_dir():
-        found = folder / "config.json"
-        return found if found.is_file() else None
+        file = folder / "config.json"
+        return file if file.is_file() else None
     return _downloaded(model) if on_hub(model) else None
 
 

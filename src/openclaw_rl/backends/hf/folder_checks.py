@@ -1,4 +1,4 @@
-"""What a model's folder may hold. A folder is data from a stranger: it names no other file, and its sizes are true."""
+"""Checks of a model's folder, which is untrusted data: it may name no outside file, and its sizes must be true."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from typing import Any, Final
 from openclaw_rl.errors import ModelRefused, OpenClawError
 
 LARGEST: Final = 100_000_000
-"""bytes of a table in JSON: as many as safetensors allows a header"""
+"""bytes of a JSON table, at most: safetensors' limit for a header"""
 _PACKED: Final = 16
-"""parameters that one number of a file may hold: eight of four bits, and twice that to be sure"""
+"""parameters that one stored number may contain: eight of four bits, doubled for safety"""
 _FEW: Final = 256
-"""layers that are built in no time; some models use the weights of one block for all of theirs"""
+"""layers that are built quickly; some models share one block's weights among all layers"""
 _LAYERS: Final = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 _WIDTHS: Final = ("hidden_size", "n_embd", "d_model")
 _LENGTHS: Final = ("vocab_size", "intermediate_size", "n_inner", "moe_intermediate_size", "hidden_size")
-"""sizes of which each makes a matrix with the width"""
-_AGAIN: Final = "download the model again, from where you trust it"
+"""sizes that each form a matrix with the width"""
+_AGAIN: Final = "download the model again, from a trusted source"
 
 
 def read_table(file: Path) -> dict[str, Any]:
-    """The JSON object in a file; raises ModelRefused where it is none, or too large to be one of a model."""
+    """Read the JSON object in a file; raise `ModelRefused` if it is not an object, or too large for a model's."""
     if file.stat().st_size > LARGEST:
         raise ModelRefused(f"{file} is larger than {LARGEST:,} bytes", remedy=_AGAIN)
     return table(file.read_bytes(), file)
 
 
 def table(text: bytes, file: Path) -> dict[str, Any]:
-    """A JSON object that was read from a file."""
+    """Parse a file's contents as a JSON object."""
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ModelRefused(f"{file} has no readable header or table", remedy=_AGAIN) from error
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise ModelRefused(f"{file} holds no JSON object", remedy=_AGAIN)
-    return found
+    return value
 
 
 def refuse_links(folder: Path) -> None:
-    """Raise ModelRefused for a link that leads out of the folder, or out of its model's folder in the hub's cache."""
+    """Raise `ModelRefused` for a link out of the folder, or out of the model's folder in the hub's cache."""
     home = folder.resolve()
     inside = home.parents[1] if home.parent.name == "snapshots" else home
     for file in folder.iterdir():
@@ -54,7 +54,7 @@ def refuse_links(folder: Path) -> None:
 
 
 def shard_names(index: Path) -> list[str]:
-    """The files that an index of weights names, each a file of safetensors beside it."""
+    """Return the files in a weights index, each a safetensors file beside it."""
     listed = read_table(index).get("weight_map")
     names = set(listed.values()) if isinstance(listed, dict) and all(map(_is_text, listed.values())) else set()
     if not names:
@@ -70,9 +70,9 @@ def _is_text(value: object) -> bool:
 
 
 def check_sizes(file: Path, *, parameters: int, blocks: int) -> None:
-    """Raise ModelRefused where a config.json claims more than the weights beside it hold.
+    """Raise `ModelRefused` if a config.json claims more than its weights contain.
 
-    A model is built as its config says before any weight is read: a billion layers would take all memory first.
+    A model is built from its config before any weight is read: a billion layers would first take all memory.
     """
     for config in _tables(read_table(file)):
         for name in _LAYERS:
@@ -85,7 +85,7 @@ def check_sizes(file: Path, *, parameters: int, blocks: int) -> None:
 
 
 def _tables(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """A config and those inside it, such as the one of the text of a model that also sees."""
+    """Yield a config and its nested configs, such as the text config of a vision model."""
     yield config
     yield from (part for part in config.values() if isinstance(part, dict))
 
@@ -101,16 +101,16 @@ def _untrue(file: Path, name: str, value: Any, but: str) -> ModelRefused:
 
 @contextmanager
 def loading(what: object) -> Iterator[None]:
-    """Whatever a library raises while it reads a model's files, as ModelRefused with its words."""
+    """Convert a library's error while it reads a model's files into `ModelRefused` with its message."""
     try:
         yield
     except (OpenClawError, ModuleNotFoundError, MemoryError):
         raise
-    except Exception as error:  # the files are anybody's, and so is what a reader of them fails with
-        said = " ".join(str(error).split())[:300]
+    except Exception as error:  # the files are untrusted, so a library may fail with any error
+        reason = " ".join(str(error).split())[:300]
         if "trust_remote_code" in str(error):
             raise ModelRefused(
                 f"{what} brings Python code of its own, which is never run",
                 remedy="choose a model whose architecture transformers has",
             ) from error
-        raise ModelRefused(f"{what} cannot be loaded: {type(error).__name__}: {said}", remedy=_AGAIN) from error
+        raise ModelRefused(f"{what} cannot be loaded: {type(error).__name__}: {reason}", remedy=_AGAIN) from error

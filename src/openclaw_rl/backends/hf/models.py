@@ -1,7 +1,7 @@
 """From a name to a model that can chat: the embedded one, a Hugging Face id, a folder, a GGUF file.
 
-Everything becomes a folder of safetensors first. What cannot chat, is incomplete or does not fit is refused here,
-before anything is loaded, with the numbers and the remedy. Code that comes with a model is never run.
+Every model first becomes a folder of safetensors. A model that cannot chat, is incomplete or does not fit is refused
+here, before loading, with the numbers and the remedy. A model's own code is never run.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from openclaw_rl.backends.hf.plain_tokenizer import with_template
 from openclaw_rl.errors import ModelRefused
 from openclaw_rl.machine import GIB, free_memory, total_memory
 
-# How much memory there is, what a probe of this machine says is fastest, and giving memory back.
+# Available memory, the fastest type on this machine, and releasing memory.
 
 LARGE = 1 << 26
 
 
 def available(device: torch.device) -> int:
-    """Bytes that can still be taken on ``device``; a very large number where the system does not say."""
+    """Return the free bytes on ``device``; a very large number if the system does not report them."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     free = free_memory()
@@ -44,17 +44,17 @@ def available(device: torch.device) -> int:
 
 
 def total(device: torch.device) -> int:
-    """Bytes that ``device`` has; a very large number where the system does not say."""
+    """Return the total bytes of ``device``; a very large number if the system does not report them."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[1])
     return total_memory() or sys.maxsize
 
 
 def release(*, wait: float = 0.0) -> None:
-    """Give freed memory back to the system.
+    """Return freed memory to the system.
 
-    On some CPUs torch has an allocator of its own, which gives back what the calling thread itself took and freed, a
-    moment after that, and only when it is called for something large: hence ``wait`` seconds and the large piece.
+    On some CPUs torch has its own allocator, which releases the calling thread's freed memory a moment later, and only
+    on a large allocation: hence ``wait`` seconds and the large tensor.
     """
     gc.collect()
     if torch.cuda.is_available():
@@ -69,29 +69,29 @@ def release(*, wait: float = 0.0) -> None:
 
 
 def fastest_dtype(cache_dir: Path) -> torch.dtype:
-    """bfloat16 or float32, whichever is faster on this CPU: measured once per machine, kept in ``cache_dir``."""
+    """Return the faster of bfloat16 and float32 on this CPU: measured once per machine, cached in ``cache_dir``."""
     file = cache_dir / "cpu.json"
     key = f"{platform.node()} {platform.machine()} {platform.processor()} torch {torch.__version__}"
-    known: dict[str, str] = json.loads(file.read_text()) if file.is_file() else {}
-    if key not in known:
-        known[key] = "bfloat16" if _seconds(torch.bfloat16) < _seconds(torch.float32) else "float32"
+    measured: dict[str, str] = json.loads(file.read_text()) if file.is_file() else {}
+    if key not in measured:
+        measured[key] = "bfloat16" if _seconds(torch.bfloat16) < _seconds(torch.float32) else "float32"
         cache_dir.mkdir(parents=True, exist_ok=True)
-        files.write(file, json.dumps(known))
-    return torch.bfloat16 if known[key] == "bfloat16" else torch.float32
+        files.write(file, json.dumps(measured))
+    return torch.bfloat16 if measured[key] == "bfloat16" else torch.float32
 
 
 def _seconds(dtype: torch.dtype) -> float:
-    """The time of a small layer for one token and for sixteen, the best of three."""
+    """Return the time of a small layer for one token and for sixteen, the best of three."""
     weight = torch.ones(1536, 576, dtype=dtype)
     inputs = [torch.ones(count, 576, dtype=dtype) for count in (1, 16)]
     with warnings.catch_warnings(), torch.inference_mode():
-        # a CPU without fast bfloat16 says so in a warning; the figure says it too
+        # a CPU without fast bfloat16 warns; the measurement shows the same
         warnings.simplefilter("ignore")
         return best_of(lambda: [functional.linear(x, weight) for x in inputs], times=3)
 
 
 def best_of(action: Callable[[], object], *, times: int) -> float:
-    """Seconds of the fastest of several calls."""
+    """Return the seconds of the fastest call."""
     seconds = []
     for _ in range(times):
         begin = time.perf_counter()
@@ -100,31 +100,31 @@ def best_of(action: Callable[[], object], *, times: int) -> float:
     return min(seconds)
 
 
-# What a pass may assume of a model, asked of the model itself: what its config says, what its attention wants.
+# Assumptions of a shared pass, checked against the model's config and its attention.
 #
-# Engine and trainer both compute many sequences in one pass, through an attention of their own. That is right where a
-# token's past is keys and values that it attends to, and nothing else. Both ask here, then prove it by a comparison
-# with the model's own pass (`runner_choice.model_runner_of`, `forward.enable_tree`); who fails either goes one by one.
+# Engine and trainer both compute many sequences in one pass, with their own attention. That is correct if a token's
+# past is only keys and values that it attends to. Both check here, then compare the result with the model's own pass
+# (`runner_choice.model_runner_of`, `forward.enable_tree`); a model that fails runs one sequence at a time.
 
 WINDOWED = "sliding_attention"
 PLAIN = frozenset({"full_attention", WINDOWED})
 PROBE = range(3, 27)
 MORE = {"s_aux": "attention sinks", "softcap": "capped attention scores", "position_bias": "a bias by position"}
-"""what some models hand to their attention beside queries, keys and values"""
+"""further arguments that some models pass to their attention"""
 
 
 def text_config(model: Any) -> Any:
-    """The sizes of the part that reads and writes text; models with eyes keep them one level down."""
+    """Return the sizes of the text part; multimodal models have them one level down."""
     return model.config.get_text_config()
 
 
 def probe_ids(model: Any) -> list[int]:
-    """A few token ids that this model knows, to try a way of running it on."""
+    """Return a few token ids in this model's vocabulary, for trial runs."""
     return [token % text_config(model).vocab_size for token in PROBE]
 
 
 def own_state(model: Any) -> str | None:
-    """Why a token's past in this model is more than keys and values; None where nothing says so."""
+    """Return the reason that a token's past is more than keys and values; None if there is no sign of it."""
     kinds = set(getattr(text_config(model), "layer_types", None) or ()) - PLAIN
     if kinds:
         return f"it has layers of kind {', '.join(sorted(kinds))}"
@@ -132,7 +132,7 @@ def own_state(model: Any) -> str | None:
 
 
 def window_of(model: Any) -> int | None:
-    """Over how many tokens the attention of some layers slides; None where every token sees its whole past."""
+    """Return the attention window of some layers in tokens; None if every token sees its whole past."""
     config = text_config(model)
     size: int | None = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None)
@@ -141,19 +141,19 @@ def window_of(model: Any) -> int | None:
 
 
 def check_plain(arguments: Mapping[str, object]) -> None:
-    """Raises TypeError for an attention that is called with more than an attention of ours computes."""
+    """Raise `TypeError` for attention arguments that our attention does not implement."""
     for name, what in MORE.items():
         if arguments.get(name) is not None:
             raise TypeError(f"it has {what}")
 
 
 SMALL = 1_000_000_000
-"""parameters below which `auto` spends twice the memory to be exact"""
+"""parameters below which `auto` doubles the memory for exactness"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedModel:
-    """A model ready to run. ``base`` is the identity of its weights; ``context`` the most tokens it was made for."""
+    """A model ready to run. ``base`` is its weights' identity; ``context`` is its designed maximum in tokens."""
 
     model: Any
     tokenizer: Any
@@ -177,7 +177,7 @@ def load(
 ) -> LoadedModel:
     """Find, check and load ``model``. ``chat_template`` (text or file) and ``tool_format`` override the model's own.
 
-    Raises ModelRefused for a model that cannot chat, is incomplete or does not fit.
+    Raise `ModelRefused` for a model that cannot chat, is incomplete or does not fit.
     """
     from transformers import AutoModelForCausalLM
 
@@ -208,7 +208,7 @@ def load(
 
 
 def _quiet_bars() -> None:
-    """No progress bars of other libraries in our logs, nor the lock between processes that they would leave behind."""
+    """Disable other libraries' progress bars, and the lock between processes that they would leave behind."""
     from tqdm import tqdm
     from transformers.utils import logging
 
@@ -217,7 +217,7 @@ def _quiet_bars() -> None:
 
 
 def load_tokenizer(folder: Path, *, chat_template: str | None = None) -> Any:
-    """The tokenizer with its chat template; raises ModelRefused where there is none."""
+    """Load the tokenizer with its chat template; raise `ModelRefused` without one."""
     from transformers import AutoTokenizer
 
     with loading(f"the tokenizer in {folder}"):
@@ -226,7 +226,7 @@ def load_tokenizer(folder: Path, *, chat_template: str | None = None) -> Any:
 
 
 def check_fits(name: str, needed: int, left: int, *, kind: torch.dtype, place: torch.device) -> None:
-    """Refuse weights that do not fit; a tenth is added for what a pass needs beside them."""
+    """Refuse weights that do not fit; a tenth is added for a pass's own memory."""
     total = math.ceil(needed * 1.1)
     if total > left:
         raise ModelRefused(
@@ -237,7 +237,7 @@ def check_fits(name: str, needed: int, left: int, *, kind: torch.dtype, place: t
 
 
 def pick_device(device: str) -> torch.device:
-    """``auto`` is the GPU where there is one."""
+    """Return the device; ``auto`` is a GPU if available."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     picked = torch.device(device)
@@ -249,21 +249,21 @@ def pick_device(device: str) -> torch.device:
 
 
 def pick_dtype(dtype: str, device: torch.device, cache_dir: Path, *, parameters: int) -> torch.dtype:
-    """``auto``: small models in float32, larger ones in bfloat16 on a GPU and in the faster of the two on this CPU.
+    """Return the type; ``auto``: small models in float32, larger ones in bfloat16 on a GPU, on a CPU the faster type.
 
-    Rounding in bfloat16 moved the log-probs of a 135M model by 0.05 a token and more between engine and trainer, which
-    is what training calls an alarm.
+    Rounding in bfloat16 moved a 135M model's log-probs by 0.05 a token and more between engine and trainer, which
+    raises a training alarm.
     """
-    known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+    dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
     if dtype == "auto" and parameters < SMALL:
         return torch.float32
     if dtype == "auto":
         return torch.bfloat16 if device.type == "cuda" else fastest_dtype(cache_dir)
-    if dtype not in known:
-        raise ModelRefused(f"no dtype called {dtype!r}", remedy=f"known: auto, {', '.join(known)}")
-    return known[dtype]
+    if dtype not in dtypes:
+        raise ModelRefused(f"no dtype called {dtype!r}", remedy=f"known: auto, {', '.join(dtypes)}")
+    return dtypes[dtype]
 
 
 def context_of(config: Any) -> int:
-    """The most tokens the model was made for."""
+    """Return the model's designed maximum in tokens."""
     return int(getattr(config, "max_position_embeddings", None) or 2048)

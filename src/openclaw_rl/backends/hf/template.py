@@ -1,4 +1,4 @@
-"""Between prompts and token ids: the model's own chat template, its end of a turn, its tokens as text."""
+"""Between prompts and token ids: the model's chat template, its end of turn, and tokens as text."""
 
 from __future__ import annotations
 
@@ -16,29 +16,27 @@ from openclaw_rl.errors import RequestError
 from openclaw_rl.formats.variables import check_variables
 from openclaw_rl.types import Message, Prompt, Tokens, Tool
 
-# Special tokens in text are text: what people, tools and documents say can never open or close a turn.
+# Special tokens in text are text: contents from people, tools and documents can never open or close a turn.
 #
-# A template writes its special tokens as text among the contents, so in the rendered prompt nothing tells them apart.
-# Here a sign that occurs nowhere in the prompt (a mark) is put into contents wherever they spell a special token or
-# could spell one together with what stands beside them; after rendering, a special token with a mark inside it is none,
-# and the text is cut there before it is encoded. A prompt in which no content spells one is encoded as if this were not
-# here.
+# A template writes its special tokens as text among the contents, so the rendered prompt does not distinguish them. So
+# a character that occurs nowhere in the prompt (a mark) is inserted into contents wherever they spell a special token,
+# or could spell one together with adjacent text. After rendering, a special token with a mark inside it is plain text,
+# and the text is cut there before encoding. A prompt whose contents spell no special token is encoded unchanged.
 #
-# Which tokens count (`Guard`): those that the tokenizer calls special, those that the template itself writes, and those
-# of the form ``<|name|>``. In what the assistant wrote plain tags (``<think>``, ``<tool_call>``) stay what they are:
-# they are how a reply spells its parts, and templates look for them there. A single word is never marked, because
-# templates compare words (``function``, ``string``). A tokenizer that begins each text with a space writes one at a
-# cut.
+# Counted tokens (`Guard`): those that the tokenizer declares special, those that the template itself writes, and those
+# of the form ``<|name|>``. In assistant messages plain tags (``<think>``, ``<tool_call>``) are unchanged: a reply
+# spells its parts with them, and templates search for them. A single word is never marked, because templates compare
+# words (``function``, ``string``). A tokenizer that begins each text with a space adds one at a cut.
 
 _BARS = re.compile(r"<[|｜].+[|｜]>", re.DOTALL)
 TAG = re.compile(r"</?\w[\w-]*>")
 _WORD = re.compile(r"[\w.-]*")
 _SIGNS = range(0xF0000, 0xFFFFE)
-"""private use: nobody's characters, and not white space, so that templates do not trim them"""
+"""private use characters: unassigned, and not white space, so that templates do not trim them"""
 
 
 class Spellings:
-    """A set of special tokens, and where a text spells one of them."""
+    """A set of special tokens, and their positions in a text."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = frozenset(name for name in names if len(name) > 1)
@@ -54,7 +52,7 @@ class Spellings:
         self._all = "\0".join(sorted(self._names))
 
     def found(self, text: str) -> Iterator[tuple[int, int]]:
-        """Start and end of every special token that a text spells, overlapping ones too; the longest at each start."""
+        """Yield start and end of every special token in a text, including overlaps; the longest at each start."""
         for head in self._head.finditer(text):
             at = head.start()
             for length in self._lengths.get(text[at : at + 2], ()):
@@ -63,7 +61,7 @@ class Spellings:
                     break
 
     def marked(self, text: str, mark: str) -> str:
-        """The text with a mark in every special token that it spells, and at an end that may become part of one."""
+        """Insert a mark into every special token in the text, and at an end that may become part of one."""
         body = text.strip()
         if _WORD.fullmatch(body):
             return text
@@ -78,41 +76,41 @@ class Spellings:
         return _at(text, places, mark) if places else text
 
     def cut(self, text: str, mark: str) -> list[str]:
-        """A rendered text without its marks, in pieces: it is cut where a mark lies inside what would be a token."""
+        """Remove the marks from a rendered text and cut it wherever a mark is inside a special token."""
         if mark not in text:
             return [text]
         parts = text.split(mark)
-        whole = "".join(parts)
+        plain = "".join(parts)
         marks, at = set(), 0
         for part in parts[:-1]:
             at += len(part)
             marks.add(at)
-        cuts = sorted({place for start, end in self.found(whole) for place in range(start + 1, end) if place in marks})
-        return [whole[a:b] for a, b in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
+        cuts = sorted({place for start, end in self.found(plain) for place in range(start + 1, end) if place in marks})
+        return [plain[a:b] for a, b in zip([0, *cuts], [*cuts, len(plain)], strict=True)]
 
 
 class Guard:
-    """The special tokens of one tokenizer and its template. ``all`` count in contents, ``turns`` in a reply's too."""
+    """A tokenizer's and its template's special tokens. ``all`` count in contents, ``turns`` also in replies."""
 
     def __init__(self, tokenizer: Any) -> None:
         template = json.dumps(tokenizer.chat_template, ensure_ascii=False) if tokenizer.chat_template else ""
         added = tokenizer.added_tokens_decoder.values()
         special = {*tokenizer.all_special_tokens, *(token.content for token in added if token.special)}
-        other = {token.content for token in added} - special
-        counted = special | {name for name in other if _BARS.fullmatch(name) or (name.strip() and name in template)}
+        unlisted = {token.content for token in added} - special
+        counted = special | {name for name in unlisted if _BARS.fullmatch(name) or (name.strip() and name in template)}
         self.all = Spellings(counted)
         self.turns = Spellings(name for name in counted if name in special or not TAG.fullmatch(name))
         self._escapes = bool(re.search(r"ensure_ascii\s*=\s*true", template, re.IGNORECASE))
 
     def pieces(self, text: str, mark: str) -> list[str]:
-        """A rendered text in which contents carry marks, in the pieces that are to be encoded one by one."""
+        """Split a rendered text with marked contents into pieces that are encoded separately."""
         if self._escapes:
             text = text.replace(json.dumps(mark)[1:-1], mark)
         return self.all.cut(text, mark)
 
 
 def free_mark(texts: Iterable[str]) -> str:
-    """A sign that none of the texts holds."""
+    """Return a character that occurs in none of the texts."""
     taken = set().union(*texts)
     for code in _SIGNS:
         if chr(code) not in taken:
@@ -121,7 +119,7 @@ def free_mark(texts: Iterable[str]) -> str:
 
 
 def within(value: Any, change: Callable[[str], str]) -> Any:
-    """A JSON value with every text in it changed, names of fields too."""
+    """Change every text in a JSON value, including field names."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
@@ -135,11 +133,11 @@ def _at(text: str, places: set[int], mark: str) -> str:
 
 
 DEEPEST = 64
-"""how deep the arguments of a call may be nested to be handed to a template as an object"""
+"""deepest nesting of call arguments that a template gets as an object"""
 
 
 class ChatTemplate:
-    """One tokenizer and what follows from it. Not for several threads at once: see `again`."""
+    """One tokenizer and its derived settings. Not thread-safe: see `again`."""
 
     def __init__(self, tokenizer: Any, ends: Sequence[int] = ()) -> None:
         self.tokenizer = tokenizer
@@ -148,32 +146,32 @@ class ChatTemplate:
         self._guard = Guard(tokenizer)
 
     def again(self) -> ChatTemplate:
-        """The same for another thread: tokenizers must not be used by two at once."""
+        """Copy it for another thread, because tokenizers are not thread-safe."""
         twin = copy.copy(self)
         twin.tokenizer = copy.deepcopy(self.tokenizer)
         return twin
 
     def encode(self, prompt: Prompt) -> Tokens:
-        """The ids of a prompt and its opening, ready for a reply; what contents spell stays text (`special_tokens`).
+        """Return the ids of a prompt and its opening, ready for a reply; special tokens in contents stay text.
 
-        Raises RequestError for whatever the template, the tokenizer or this model cannot make of it.
+        Raise `RequestError` if the template, the tokenizer or the model cannot process the prompt.
         """
         if any(message.images for message in prompt.messages):
             raise RequestError("this model reads text only, no images", field="messages", remedy="leave images out")
         check_variables(prompt.template)
         try:
-            given = _TemplateInputs.of(prompt)
-            mark = free_mark([*given.texts(), prompt.opening])
-            text = self._render(given.marked(self._guard, mark)) + self._opening(prompt.opening, mark)
+            inputs = _TemplateInputs.of(prompt)
+            mark = free_mark([*inputs.texts(), prompt.opening])
+            text = self._render(inputs.marked(self._guard, mark)) + self._opening(prompt.opening, mark)
             return self._encode(text, mark)
         except RequestError:
             raise
-        except Exception as error:  # a template is a program: whatever it fails with, it fails for these messages
+        except Exception as error:  # a template is a program: any failure is due to these messages
             what = f"{type(error).__name__}: {error}"[:300]
             raise RequestError(f"the model's chat template refused the messages: {what}", field="messages") from error
 
     def tokenize(self, text: str) -> Tokens:
-        """The ids of a reply's bare text and the end of its turn; the text itself ends no turn."""
+        """Return the ids of a reply's bare text and its end of turn; the text itself ends no turn."""
         mark = free_mark([text])
         return (*self._encode(self._guard.turns.marked(text, mark), mark), self.end)
 
@@ -184,13 +182,13 @@ class ChatTemplate:
         return text
 
     def _opening(self, text: str, mark: str) -> str:
-        """The tag that an opening begins with is written as the model would; the rest may name a tool."""
+        """Keep an opening's leading tag as the model writes it; the remainder, which may name a tool, is content."""
         tag = TAG.match(text)
-        kept = tag[0] if tag else ""
-        return kept + self._guard.all.marked(text.removeprefix(kept), mark)
+        head = tag[0] if tag else ""
+        return head + self._guard.all.marked(text.removeprefix(head), mark)
 
     def _encode(self, text: str, mark: str) -> Tokens:
-        """The ids of a text with marks; raises RequestError for half a character."""
+        """Return the ids of a text with marks; raise `RequestError` for half a character."""
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -198,38 +196,38 @@ class ChatTemplate:
         pieces = self._guard.pieces(text, mark)
         if len(pieces) == 1:
             return tuple(self.tokenizer.encode(pieces[0], add_special_tokens=False))
-        found = self.tokenizer.backend_tokenizer.encode_batch_fast(pieces, add_special_tokens=False)
-        return tuple(chain.from_iterable(piece.ids for piece in found))
+        encodings = self.tokenizer.backend_tokenizer.encode_batch_fast(pieces, add_special_tokens=False)
+        return tuple(chain.from_iterable(piece.ids for piece in encodings))
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of ids, special tokens kept."""
+        """Return the text of ids, including special tokens."""
         text: str = self.tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return text
 
     def _end_of_turn(self) -> int:
-        """The special token that the template writes after an assistant's words; the tokenizer's own end otherwise."""
+        """Return the special token that the template writes after an assistant's words, or the tokenizer's own end."""
         messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "zebra"}]
         try:
             text: str = self.tokenizer.apply_chat_template(messages, tokenize=False)
         except (TemplateError, TypeError, KeyError):
-            text = ""  # a template with its own idea of messages: the tokenizer's end of sequence serves
+            text = ""  # the template requires other messages: use the tokenizer's end of sequence
         after = self.tokenizer.encode(text.rpartition("zebra")[2], add_special_tokens=False)
         special = {*self.tokenizer.all_special_ids, *self.tokenizer.added_tokens_decoder}
         return int(next((token for token in after if token in special), self.tokenizer.eos_token_id))
 
 
 def ends_of(model: Any, tokenizer: Any) -> tuple[int, ...]:
-    """Every token that ends a reply by the model's own settings."""
-    found: list[int] = []
-    known = (getattr(part, "eos_token_id", None) for part in (model.generation_config, model.config, tokenizer))
-    for value in known:
-        found.extend(value if isinstance(value, (list, tuple)) else [] if value is None else [value])
-    return tuple(dict.fromkeys(found))
+    """Return every token that ends a reply by the model's own settings."""
+    tokens: list[int] = []
+    values = (getattr(part, "eos_token_id", None) for part in (model.generation_config, model.config, tokenizer))
+    for value in values:
+        tokens.extend(value if isinstance(value, (list, tuple)) else [] if value is None else [value])
+    return tuple(dict.fromkeys(tokens))
 
 
 @dataclass(frozen=True, slots=True)
 class _TemplateInputs:
-    """What a template is handed: plain JSON."""
+    """A template's inputs: plain JSON."""
 
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]]
@@ -241,18 +239,18 @@ class _TemplateInputs:
         return cls([_message(message) for message in prompt.messages], tools, dict(prompt.template))
 
     def texts(self) -> list[str]:
-        """Every text in it."""
-        found: list[str] = []
+        """Return every text in the inputs."""
+        collected: list[str] = []
 
         def note(text: str) -> str:
-            found.append(text)
+            collected.append(text)
             return text
 
         within([self.messages, self.tools, self.variables], note)
-        return found
+        return collected
 
     def marked(self, guard: Guard, mark: str) -> _TemplateInputs:
-        """The same with a mark wherever a content spells a special token; see `special_tokens`."""
+        """Mark every special token in the contents."""
 
         def text(value: str) -> str:
             return guard.all.marked(value, mark)
@@ -261,23 +259,23 @@ class _TemplateInputs:
             return guard.turns.marked(value, mark)
 
         def message(old: dict[str, Any]) -> dict[str, Any]:
-            own = reply if old["role"] == "assistant" else text
-            return {name: within(value, own if name in _REPLY_FIELDS else text) for name, value in old.items()}
+            change = reply if old["role"] == "assistant" else text
+            return {name: within(value, change if name in _REPLY_FIELDS else text) for name, value in old.items()}
 
         messages = [message(old) for old in self.messages]
         return _TemplateInputs(messages, within(self.tools, text), within(self.variables, text))
 
 
 _REPLY_FIELDS = frozenset({"content", "reasoning_content"})
-"""what the assistant wrote in so many words"""
+"""fields that an assistant wrote verbatim"""
 
 
 def _message(message: Message) -> dict[str, Any]:
-    made: dict[str, Any] = {"role": message.role, "content": message.content}
+    entry: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.reasoning is not None:
-        made["reasoning_content"] = message.reasoning
+        entry["reasoning_content"] = message.reasoning
     if message.tool_calls:
-        made["tool_calls"] = [
+        entry["tool_calls"] = [
             {
                 "type": "function",
                 "id": call.id,
@@ -286,16 +284,16 @@ def _message(message: Message) -> dict[str, Any]:
             for call in message.tool_calls
         ]
     if message.tool_call_id is not None:
-        made["tool_call_id"] = message.tool_call_id
+        entry["tool_call_id"] = message.tool_call_id
     if message.name is not None:
-        made["name"] = message.name
-    return made
+        entry["name"] = message.name
+    return entry
 
 
 def _arguments(text: str) -> Any:
-    """Templates write arguments from an object; text that is none stays as the model wrote it.
+    """Parse call arguments into an object for templates; other text stays as the model wrote it.
 
-    So does an object that is nested too deep to be written, or that holds half a character.
+    So does an object that is nested too deep to be written, or contains half a character.
     """
     try:
         value = json.loads(text)

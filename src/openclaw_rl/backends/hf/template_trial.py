@@ -1,9 +1,9 @@
-"""A chat template is a program of a stranger: it is tried in a process that can be ended, before it is used.
+"""Trial of a chat template, an untrusted program, in a process that can be killed, before its first use.
 
     python -m openclaw_rl.backends.hf.template_trial < TEMPLATE
 
-The sandbox of jinja2 keeps a template from files and from Python's objects, not from loops: of two loops inside each
-other nobody sees the end. One that waits for certain words to begin is not seen here.
+The sandbox of jinja2 protects files and Python's objects from a template, but not against loops: two nested loops may
+never end. A loop that waits for certain words is not detected here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Final
 from openclaw_rl.errors import ModelRefused
 
 SECONDS: Final = 5
-"""of processor time for three short messages, which take a millisecond"""
+"""processor time for three short messages, which take a millisecond"""
 MEMORY: Final = 1 << 30
 _UNSAFE: Final = 3
 _MESSAGES: Final = (
@@ -31,18 +31,20 @@ _MESSAGES: Final = (
 
 @lru_cache(maxsize=64)
 def try_template(template: str) -> None:
-    """Raise ModelRefused for a template that does not come to an end, or reaches for what it may not have."""
+    """Raise `ModelRefused` for a template that does not finish, or accesses forbidden objects."""
     command = [sys.executable, "-m", __name__]
     try:
-        done = subprocess.run(
+        trial = subprocess.run(
             command, input=template.encode("utf-8", "replace"), capture_output=True, check=False, timeout=12 * SECONDS
         )
     except subprocess.TimeoutExpired:
-        done = None
-    if done is not None and done.returncode == _UNSAFE:
-        raise _refused(f"reaches for what no template needs ({done.stderr.decode(errors='replace')[-200:].strip()})")
-    if done is None or done.returncode != 0:
-        raise _refused(f"does not come to an end within {SECONDS} seconds and {MEMORY >> 20} MiB")
+        trial = None
+    if trial is not None and trial.returncode == _UNSAFE:
+        raise _refused(
+            f"accesses objects that no template needs ({trial.stderr.decode(errors='replace')[-200:].strip()})"
+        )
+    if trial is None or trial.returncode != 0:
+        raise _refused(f"does not finish within {SECONDS} seconds and {MEMORY >> 20} MiB")
 
 
 def _refused(what: str) -> ModelRefused:
@@ -62,19 +64,19 @@ def _render(template: str) -> None:
         sys.exit(_UNSAFE)
     except MemoryError:
         sys.exit(1)
-    except Exception:  # it may want other messages: what it makes of a request is refused with the request
+    except Exception:  # it may need other messages: its errors are refused with the request
         return
 
 
 def compiled(template: str) -> Any:
-    """A template with the filters and functions that templates of the field count on, in a sandbox."""
+    """Compile a template in a sandbox, with the usual filters and functions of chat templates."""
     import jinja2
     import jinja2.ext
     import jinja2.nodes
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(jinja2.ext.Extension):
-        """``{% generation %}`` marks what an assistant said; it writes nothing."""
+        """``{% generation %}`` marks an assistant's words; it writes nothing."""
 
         tags = {"generation"}  # noqa: RUF012 (jinja's own way)
 
@@ -86,13 +88,13 @@ def compiled(template: str) -> Any:
     def refuse(message: str) -> None:
         raise jinja2.TemplateError(message)
 
-    made = ImmutableSandboxedEnvironment(
+    environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols]
     )
-    made.filters["tojson"] = _tojson
-    made.globals["raise_exception"] = refuse
-    made.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    return made.from_string(template)
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = refuse
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    return environment.from_string(template)
 
 
 def _tojson(
@@ -102,7 +104,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """JSON as templates want it: nothing escaped for HTML."""
+    """Write JSON for a template: without escapes for HTML."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 

@@ -1,4 +1,4 @@
-"""The versions that a policy knows: where each lies, what it was trained from, and which of them cannot be loaded."""
+"""A policy's versions: their adapters, their parents, and the versions that cannot be loaded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from openclaw_rl.ports import Stream
 from openclaw_rl.types import Prompt, Sampling, Version
 
 DEATHS = 2
-"""how many processes may die while they load a version before it counts as one that cannot be loaded"""
+"""process crashes during a version's loading after which it counts as unloadable"""
 
 
 class VersionTable:
@@ -19,14 +19,14 @@ class VersionTable:
     def __init__(self) -> None:
         self.adapters: dict[int, str | None] = {0: None}
         self.live = 0
-        """the one that new requests take"""
+        """version for new requests"""
         self.unloadable: dict[int, str] = {}
-        """why, for each that could not be loaded when it was last tried"""
+        """reason for each version whose last loading failed"""
         self._parents: dict[int, int] = {}
         self._deaths: Counter[int] = Counter()
 
     def know(self, version: Version) -> None:
-        """Raises BackendError for a number that is known with another adapter."""
+        """Register a version; raise `BackendError` if its number is registered with another adapter."""
         number, adapter = version.number, version.adapter
         if self.adapters.get(number, adapter) != adapter:
             raise BackendError(
@@ -38,29 +38,29 @@ class VersionTable:
             self._parents[number] = version.parent
 
     def before(self, number: int) -> int:
-        """The version that ``number`` was trained from, which was live before it: no candidate and none refused."""
+        """Return the version that ``number`` was trained from: it was live, so neither a candidate nor refused."""
         return self._parents.get(number, 0)
 
     def died(self, number: int, why: str) -> bool:
-        """A process died while it loaded this version; True when that makes it one that cannot be loaded."""
+        """Count a crash during this version's loading; return True if it is now unloadable."""
         self._deaths[number] += 1
         if self._deaths[number] >= DEATHS:
             self.unloadable[number] = why
         return number in self.unloadable
 
     def loaded(self, number: int) -> None:
-        """It can be loaded after all."""
+        """Clear a version's failures after a successful load."""
         self.unloadable.pop(number, None)
         del self._deaths[number]
 
     def names(self) -> str:
-        """The known numbers, the newest of them one by one."""
+        """List the known numbers, the newest individually."""
         numbers = sorted(self.adapters)
-        shown = ", ".join(map(str, numbers[-5:]))
-        return shown if len(numbers) <= 5 else f"{numbers[0]} .. {numbers[-6]}, {shown}"
+        newest = ", ".join(map(str, numbers[-5:]))
+        return newest if len(numbers) <= 5 else f"{numbers[0]} .. {numbers[-6]}, {newest}"
 
 
-# A policy as one scope sees it.
+# A policy within one scope.
 
 
 class _Divided(Protocol):
@@ -70,7 +70,7 @@ class _Divided(Protocol):
 
 
 class ScopedPolicy:
-    """All is the policy's own, but what it generates is of one scope."""
+    """The policy itself, except that it generates in one scope."""
 
     def __init__(self, policy: _Divided, scope: str) -> None:
         self._policy = policy

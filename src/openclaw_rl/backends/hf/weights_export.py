@@ -1,4 +1,4 @@
-"""A version's weights as other programs load them: a PEFT folder, GGUF files, a folder for Ollama."""
+"""Export of a version's weights for other programs: a PEFT folder, GGUF files, a folder for Ollama."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def export_weights(
 ) -> None:
     """Write a version of ``model`` to ``target`` as peft, gguf, merged or ollama.
 
-    ``version`` is the folder of its weights, None for the base itself. ``sampling`` goes into a Modelfile.
+    ``version`` is its weights' folder, None for the base. ``sampling`` is written into a Modelfile.
     """
     if form in ("peft", "gguf"):
         folder = _adapter(version)
@@ -60,7 +60,7 @@ def export_weights(
 
 
 def _whole_file(target: Path, write: Callable[[Path], None]) -> None:
-    """Write a file that is there whole or not at all."""
+    """Write a file atomically."""
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
@@ -78,7 +78,7 @@ def _adapter(version: str | None) -> Path:
 
 
 def _write_peft(folder: Path, target: Path, model: str) -> None:
-    """Plain tensors and the settings: what else lies beside a version is for training on."""
+    """Write plain tensors and settings; a version's other files are for training alone."""
     settings = {**adapter_settings(folder), "base_model_name_or_path": model}
     tensors = {
         f"base_model.model.{module}.lora_{side}.weight": tensor.contiguous()
@@ -98,7 +98,7 @@ def _config(model: str, cache_dir: Path, progress: ProgressCallback) -> Any:
 
 
 def _source(model: str, cache_dir: Path, progress: ProgressCallback) -> Path | None:
-    """The GGUF file that a model came from."""
+    """Return the GGUF file that a model was made from."""
     if model == EMBEDDED:
         return embedded_file(cache_dir=cache_dir, progress=progress)
     path = Path(model).expanduser()
@@ -117,17 +117,18 @@ _TALK: Final = (("user", "one"), ("assistant", "two"), ("user", "three"))
 
 
 def modelfile(loaded: LoadedModel, sampling: Mapping[str, float]) -> str:
-    """The Modelfile for ``ollama create``.
+    """Return the Modelfile for ``ollama create``.
 
-    A template is written where the model's own is ChatML, else left to Ollama, which knows many by their text.
+    A template is written if the model's own is ChatML; otherwise Ollama chooses it, as it recognises many by their
+    text.
     """
     lines = [f"FROM ./{GGUF_FILE}"]
     render = loaded.tokenizer.apply_chat_template
-    asked = [{"role": role, "content": text} for role, text in _TALK]
+    messages = [{"role": role, "content": text} for role, text in _TALK]
     system = {"role": "system", "content": "zero"}
-    given = render([system, *asked], tokenize=False, add_generation_prompt=True)
-    bare = render(asked, tokenize=False, add_generation_prompt=True)
-    if given == chatml([("system", "zero"), *_TALK]) and bare.endswith(chatml(_TALK)):
+    rendered = render([system, *messages], tokenize=False, add_generation_prompt=True)
+    bare = render(messages, tokenize=False, add_generation_prompt=True)
+    if rendered == chatml([("system", "zero"), *_TALK]) and bare.endswith(chatml(_TALK)):
         lines.append(f'TEMPLATE """{_CHATML}"""')
         lines.append('PARAMETER stop "<|im_end|>"')
         before = bare.removesuffix(chatml(_TALK)).removeprefix("<|im_start|>system\n").removesuffix("<|im_end|>\n")
@@ -138,5 +139,5 @@ def modelfile(loaded: LoadedModel, sampling: Mapping[str, float]) -> str:
 
 
 def chatml(talk: Sequence[tuple[str, str]]) -> str:
-    """A conversation in ChatML, up to the reply that is asked for."""
+    """Format a conversation in ChatML, up to the requested reply."""
     return "".join(f"<|im_start|>{role}\n{text}<|im_end|>\n" for role, text in talk) + "<|im_start|>assistant\n"

@@ -297,7 +297,7 @@ class TrainWorker:
         s, live = self.settings, self.checkpoints.frozen
         if s.rehearse_teacher == "live" and live is None:
             raise BackendError(
-                "prompt distillation's teacher, the live version, is no longer in memory",
+                "prompt distillation's live teacher is no longer in memory",
                 remedy="restart prompt distillation",
             )
         return self.policy.teacher(s.rehearse_teacher, base, ema=self.checkpoints.state.ema, live=live)
