@@ -109,7 +109,7 @@ def finite(metrics: Mapping[str, float]) -> dict[str, float]:
     return {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
 
 
-# Samples as flat tensors: `N` reply tokens of all samples in sequence, `S` samples.
+# Samples as flat tensors: all samples' `N` reply tokens in sequence, `S` samples.
 
 Views = Sequence[Sequence[Tokens | None]]
 """for each sample, each hinted prompt's ids; None if it could not be rendered"""
@@ -136,9 +136,9 @@ class TrainBatch:
     """(hint, sample, path) of every teacher view of a turn"""
     hints: int
     rehearsed: Tensor
-    """[N] bool: tokens of prompt distillation replies"""
+    """[N] bool: prompt distillation replies' tokens"""
     noted: tuple[tuple[int, TokenPath], ...]
-    """(sample, path) of the teacher's view of each such reply"""
+    """(sample, path) of each such reply in the teacher's view"""
 
 
 def collate(
@@ -207,7 +207,7 @@ class TeacherPrompts:
 
     @property
     def missing(self) -> int:
-        """Number of prompts that could not be rendered or do not fit."""
+        """Prompts that could not be rendered or do not fit."""
         return sum(view is None for row in self.views for view in row)
 
     def kept(self) -> tuple[list[Sample], list[list[Tokens | None]]]:

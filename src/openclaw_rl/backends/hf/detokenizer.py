@@ -1,4 +1,4 @@
-"""From tokens to text that may be shown: whole characters, and no beginning of a stop string."""
+"""From tokens to text that may be shown: whole characters, without a started stop string."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ class WeightFiles:
     parameters: int
     identity: str
     linear: tuple[str, ...] = ()
-    """names of the linear layers inside the blocks, such as ``q_proj``; without the head"""
+    """linear layers' names inside the blocks, such as ``q_proj``; without the head"""
 
 
 def inspect(folder: Path) -> WeightFiles:
@@ -115,7 +115,7 @@ def inspect(folder: Path) -> WeightFiles:
 
 
 def _linear(header: dict[str, Any]) -> Iterator[str]:
-    """Yield names of two-dimensional weights inside numbered blocks."""
+    """Yield the two-dimensional weights' names inside numbered blocks."""
     for name, entry in header.items():
         match = _BLOCK_WEIGHT.search(name)
         if match and len(entry["shape"]) == 2:
@@ -213,7 +213,7 @@ def find(model: str, *, cache_dir: Path, progress: ProgressCallback) -> tuple[Pa
 
 
 def find_tokenizer(model: str, *, cache_dir: Path) -> Path:
-    """Return the folder of a model's tokenizer; from the hub, download only the tokenizer's files."""
+    """Return a model's tokenizer folder; from the hub, download only the tokenizer's files."""
     if on_hub(model):
         return _download(model, log.info, wanted=_WORDS)
     return find(model, cache_dir=cache_dir, progress=log.info)[0]
@@ -265,7 +265,7 @@ def _download(model: str, progress: ProgressCallback, wanted: Sequence[str] = (*
 
 
 def format_of(template: str) -> str:
-    """Return the tool call format of a model with this chat template."""
+    """Return the tool call format that this chat template implies."""
     for name, marks in MARKS:
         if any(mark in template for mark in marks):
             return name

@@ -11,7 +11,7 @@ from typing import Any, Final
 from openclaw_rl.errors import ModelRefused, OpenClawError
 
 LARGEST: Final = 100_000_000
-"""bytes of a JSON table, at most: safetensors' limit for a header"""
+"""largest JSON table in bytes: safetensors' limit for a header"""
 _PACKED: Final = 16
 """parameters that one stored number may contain: eight of four bits, doubled for safety"""
 _FEW: Final = 256
@@ -85,7 +85,7 @@ def check_sizes(file: Path, *, parameters: int, blocks: int) -> None:
 
 
 def _tables(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield a config and its nested configs, such as the text config of a vision model."""
+    """Yield a config and its nested configs, such as a vision model's text config."""
     yield config
     yield from (part for part in config.values() if isinstance(part, dict))
 

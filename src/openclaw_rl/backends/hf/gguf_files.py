@@ -25,14 +25,14 @@ ARCHITECTURES: Final = {
     "qwen2": gguf.MODEL_ARCH.QWEN2,
     "qwen3": gguf.MODEL_ARCH.QWEN3,
 }
-"""llama.cpp's architecture by the model type of transformers"""
+"""llama.cpp's architecture by transformers' model type"""
 CONVERTER: Final = "export it with --format peft and convert it with llama.cpp's own scripts"
 _HEAD = "lm_head.weight"
 _TABLE = "model.embed_tokens.weight"
 
 
 class TensorLayout:
-    """llama.cpp's names for a model's tensors, and its order of their rows."""
+    """llama.cpp's names for a model's tensors, and its row order."""
 
     def __init__(self, config: Any) -> None:
         if config.model_type not in ARCHITECTURES:
@@ -50,7 +50,7 @@ class TensorLayout:
         return str(gguf.MODEL_ARCH_NAMES[self.architecture])
 
     def name_of(self, weight: str) -> str:
-        """Return llama.cpp's name of a weight, which ends with .weight or .bias."""
+        """Return llama.cpp's name for a weight, which ends with .weight or .bias."""
         name = self._names.get_name(weight, try_suffixes=(".weight", ".bias"))
         if name is None:
             raise ModelRefused(f"llama.cpp has no tensor for {weight!r}", remedy=CONVERTER)
@@ -206,7 +206,7 @@ def _write_tokenizer(writer: Any, folder: Path, size: int, template: str) -> Non
     writer.add_token_list(tokens)
     writer.add_token_types(kinds)
     writer.add_token_merges([merge if isinstance(merge, str) else " ".join(merge) for merge in bpe["merges"]])
-    writer.add_add_bos_token(False)  # the chat template writes the beginning of a prompt
+    writer.add_add_bos_token(False)  # the chat template writes a prompt's beginning
     _write_special_tokens(writer, folder, tokens)
     writer.add_chat_template(template)
 

@@ -42,7 +42,7 @@ class HeldCalls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _CallForm:
-    """A model's notation for calls: the text before a call, the name of its arguments, the text after it."""
+    """A model's notation for calls: the text before a call, its arguments' name, the text after it."""
 
     before: str
     arguments: str
@@ -53,7 +53,7 @@ class _CallForm:
         return f'{self.before}{{"name": {name}, "{self.arguments}":'
 
     def call(self, tool: Tool, written: str) -> tuple[Part, ...]:
-        """Return the parts of a call that follow the text ``written``."""
+        """Return a call's parts after the text ``written``."""
         head = self.head(tool).removeprefix(written)
         parts: tuple[Part, ...] = (JsonPart(schema=tool.parameters or {"type": "object"}), self.end)
         return (head, *parts) if head else parts
@@ -82,9 +82,9 @@ def held_reply(prompt: Prompt, sampling: Sampling, *, tool_format: str) -> HeldR
 
 
 def held_calls(prompt: Prompt, sampling: Sampling, *, tool_format: str) -> HeldCalls | None:
-    """Return the format of optional calls; None if no tool is strict, or no text marks a call.
+    """Return the format for optional calls; None if no tool is strict, or no text marks a call.
 
-    Arguments of a tool that is not strict are any object.
+    A tool that is not strict takes any object as arguments.
     """
     form = _FORMS.get(tool_format)
     free = prompt.tool_choice == "auto" and not prompt.opening and sampling.json_schema is None

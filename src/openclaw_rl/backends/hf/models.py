@@ -44,7 +44,7 @@ def available(device: torch.device) -> int:
 
 
 def total(device: torch.device) -> int:
-    """Return the total bytes of ``device``; a very large number if the system does not report them."""
+    """Return the total bytes on ``device``; a very large number if the system does not report them."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[1])
     return total_memory() or sys.maxsize
@@ -91,7 +91,7 @@ def _seconds(dtype: torch.dtype) -> float:
 
 
 def best_of(action: Callable[[], object], *, times: int) -> float:
-    """Return the seconds of the fastest call."""
+    """Return the fastest call's seconds."""
     seconds = []
     for _ in range(times):
         begin = time.perf_counter()
@@ -114,7 +114,7 @@ MORE = {"s_aux": "attention sinks", "softcap": "capped attention scores", "posit
 
 
 def text_config(model: Any) -> Any:
-    """Return the sizes of the text part; multimodal models have them one level down."""
+    """Return the text part's sizes; multimodal models have them one level down."""
     return model.config.get_text_config()
 
 
@@ -124,7 +124,7 @@ def probe_ids(model: Any) -> list[int]:
 
 
 def own_state(model: Any) -> str | None:
-    """Return the reason that a token's past is more than keys and values; None if there is no sign of it."""
+    """Return the reason that a token's past is more than keys and values; None without a sign."""
     kinds = set(getattr(text_config(model), "layer_types", None) or ()) - PLAIN
     if kinds:
         return f"it has layers of kind {', '.join(sorted(kinds))}"
@@ -132,7 +132,7 @@ def own_state(model: Any) -> str | None:
 
 
 def window_of(model: Any) -> int | None:
-    """Return the attention window of some layers in tokens; None if every token sees its whole past."""
+    """Return some layers' attention window in tokens; None if every token sees its whole past."""
     config = text_config(model)
     size: int | None = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None)

@@ -19,7 +19,7 @@ _MORE = ("additional_special_tokens", "extra_special_tokens")
 
 
 def load_plain_tokenizer(folder: Path, *, chat_template: str | None = None) -> Any:
-    """Load the tokenizer of the model in ``folder``; ``chat_template`` is the text or the file of another template.
+    """Load the model's tokenizer from ``folder``; ``chat_template`` is another template's text or file.
 
     Raise `ModelRefused` without a template, `MissingExtra` if a package is missing.
     """
@@ -56,7 +56,7 @@ def _by_transformers(folder: Path) -> Any:
 
 
 class PlainTokenizer:
-    """The tokenizer of one folder. Not thread-safe."""
+    """A folder's tokenizer. Not thread-safe."""
 
     def __init__(self, folder: Path) -> None:
         from tokenizers import Tokenizer
@@ -73,12 +73,12 @@ class PlainTokenizer:
         self._compiled: tuple[str, Any] | None = None
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
-        """Return the ids of a text."""
+        """Encode a text."""
         ids: list[int] = self.backend_tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
 
     def decode(self, tokens: Sequence[int], **_: object) -> str:
-        """Return the text of ids, including special tokens."""
+        """Decode ids to text, including special tokens."""
         text: str = self.backend_tokenizer.decode(list(tokens), skip_special_tokens=False)
         return text
 

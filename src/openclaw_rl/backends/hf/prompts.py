@@ -26,7 +26,7 @@ class ModelFiles:
     base: str
     parameters: int
     linear: tuple[str, ...]
-    """names of its linear layers, which adapters may change"""
+    """its linear layers' names, which adapters may change"""
     heads: int | None
     """attention heads, if its settings contain them"""
     context: int
@@ -66,7 +66,7 @@ class ChatFiles:
 
 
 def read_chat(model: str, *, cache_dir: Path, chat_template: str | None) -> ChatFiles:
-    """Read the tokenizer and chat template of a model with remote weights; raise `ModelRefused` without them."""
+    """Read a remote model's tokenizer and chat template; raise `ModelRefused` without them."""
     folder = find_tokenizer(model, cache_dir=cache_dir)
     tokenizer = load_plain_tokenizer(folder, chat_template=chat_template)
     config = settings_of(folder, "config.json")
@@ -93,11 +93,11 @@ class PromptEncoder:
         return await self._run(self._encoder.encode, prompt)
 
     async def tokenize(self, text: str) -> Tokens:
-        """Return the ids of a reply's bare text and its end of turn."""
+        """Encode a reply's bare text and the end-of-turn token."""
         return await self._run(self._encoder.tokenize, text)
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Return the text of ids, including special tokens."""
+        """Decode ids to text, including special tokens."""
         return self.text_of(tokens[0]) if len(tokens) == 1 else self._decoder.decode(tokens)
 
     def close(self) -> None:

@@ -29,11 +29,11 @@ class RemotePolicy(ABC):
         return await self._encoder().encode(prompt)
 
     async def tokenize(self, text: str) -> Tokens:
-        """Return the ids of a reply's bare text and the end-of-turn token."""
+        """Encode a reply's bare text and the end-of-turn token."""
         return await self._encoder().tokenize(text)
 
     async def decode(self, tokens: Tokens) -> str:
-        """Return the text of ids, including special tokens."""
+        """Decode ids to text, including special tokens."""
         return self._encoder().decode(tokens)
 
     async def score(

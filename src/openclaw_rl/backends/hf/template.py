@@ -52,7 +52,7 @@ class Spellings:
         self._all = "\0".join(sorted(self._names))
 
     def found(self, text: str) -> Iterator[tuple[int, int]]:
-        """Yield start and end of every special token in a text, including overlaps; the longest at each start."""
+        """Yield every special token's start and end in a text, including overlaps; the longest at each start."""
         for head in self._head.finditer(text):
             at = head.start()
             for length in self._lengths.get(text[at : at + 2], ()):
@@ -110,7 +110,7 @@ class Guard:
 
 
 def free_mark(texts: Iterable[str]) -> str:
-    """Return a character that occurs in none of the texts."""
+    """Return a character that no text contains."""
     taken = set().union(*texts)
     for code in _SIGNS:
         if chr(code) not in taken:
@@ -152,7 +152,7 @@ class ChatTemplate:
         return twin
 
     def encode(self, prompt: Prompt) -> Tokens:
-        """Return the ids of a prompt and its opening, ready for a reply; special tokens in contents stay text.
+        """Encode a prompt and its opening, ready for a reply; special tokens in contents stay text.
 
         Raise `RequestError` if the template, the tokenizer or the model cannot process the prompt.
         """
@@ -171,7 +171,7 @@ class ChatTemplate:
             raise RequestError(f"the model's chat template refused the messages: {what}", field="messages") from error
 
     def tokenize(self, text: str) -> Tokens:
-        """Return the ids of a reply's bare text and its end of turn; the text itself ends no turn."""
+        """Encode a reply's bare text and the end-of-turn token; the text itself ends no turn."""
         mark = free_mark([text])
         return (*self._encode(self._guard.turns.marked(text, mark), mark), self.end)
 
@@ -188,7 +188,7 @@ class ChatTemplate:
         return head + self._guard.all.marked(text.removeprefix(head), mark)
 
     def _encode(self, text: str, mark: str) -> Tokens:
-        """Return the ids of a text with marks; raise `RequestError` for half a character."""
+        """Encode a marked text; raise `RequestError` for half a character."""
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -200,7 +200,7 @@ class ChatTemplate:
         return tuple(chain.from_iterable(piece.ids for piece in encodings))
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Return the text of ids, including special tokens."""
+        """Decode ids to text, including special tokens."""
         text: str = self.tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return text
 

@@ -2,7 +2,7 @@
 
     python -m openclaw_rl.backends.hf.template_trial < TEMPLATE
 
-The sandbox of jinja2 protects files and Python's objects from a template, but not against loops: two nested loops may
+jinja2's sandbox protects files and Python's objects from a template, but not against loops: two nested loops may
 never end. A loop that waits for certain words is not detected here.
 """
 
@@ -69,7 +69,7 @@ def _render(template: str) -> None:
 
 
 def compiled(template: str) -> Any:
-    """Compile a template in a sandbox, with the usual filters and functions of chat templates."""
+    """Compile a template in a sandbox, with chat templates' usual filters and functions."""
     import jinja2
     import jinja2.ext
     import jinja2.nodes

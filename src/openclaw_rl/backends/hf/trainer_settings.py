@@ -15,7 +15,7 @@ TEACHERS: Final = ("base", "live", "ema")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerSettings(LossSettings):
-    """The settings of `train` under their own names, including those of the losses."""
+    """The settings of `train` and of the losses, under their own names."""
 
     model: str
     cache_dir: Path
@@ -45,9 +45,9 @@ class TrainerSettings(LossSettings):
     ess_alarm: float
     norm_alarm: float
     rehearse_loss: str
-    """reverse, forward, sft, or auto: reverse, and forward for replies of the teacher"""
+    """reverse, forward, sft, or auto: reverse, and forward for the teacher's replies"""
     rehearse_teacher: str
-    """weights that see the note: base, live (as at the start of prompt distillation) or ema"""
+    """weights that see the note: base, live (as prompt distillation started) or ema"""
     rehearse_lr: float
     rehearse_width: int | None
     """hidden width that this rate suits, as wider models need a lower rate; None: it is meant for this model"""

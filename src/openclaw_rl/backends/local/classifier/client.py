@@ -67,7 +67,7 @@ class LocalClassifier:
 
     @property
     def health(self) -> dict[str, Any]:
-        """State of the process, and its weights' memory."""
+        """The process's state, and its weights' memory."""
         alive = self._process is not None and self._process.is_alive()
         facts = self._facts
         return {

@@ -39,7 +39,7 @@ class ClassifyRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassifierReady:
-    """Model loaded; ``memory`` is the size of its weights in bytes, ``base`` their identity."""
+    """Model loaded; ``memory`` is its weights' size in bytes, ``base`` their identity."""
 
     name: str
     base: str
@@ -52,7 +52,7 @@ class ClassifierReady:
 class LabelFitArgs:
     """Settings for fitting an adapter to labelled texts; ``words`` are the answers, one per label.
 
-    ``drop`` is the share of texts without their context, ``temper`` the extra weight of rarer labels (0: all equal).
+    ``drop`` is the share of texts without their context, ``temper`` rarer labels' extra weight (0: all equal).
     """
 
     model: str
@@ -92,7 +92,7 @@ class LabelRoles:
     infers: bool
 
     def classification(self, probabilities: Sequence[float]) -> ClassifierOpinion:
-        """Return the probability of "served well" against "served badly", and the probability of neither."""
+        """Return the probability of "served well" against "served badly", and that neither applies."""
         good, bad, neither = (
             sum(probabilities[at] for at in group) for group in (self.positive, self.negative, self.neutral)
         )

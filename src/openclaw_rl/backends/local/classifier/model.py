@@ -91,7 +91,7 @@ class ClassifierModel:
         return f"User: {request_text}\nAssistant: {reply}\nUser: {after}"
 
     def _cut(self, text: str, room: int) -> str:
-        """Keep the head and the tail of a text longer than ``room`` of this model's tokens."""
+        """Keep a text's head and tail if it is longer than ``room`` tokens."""
         ids = self._ids(text)
         if len(ids) <= room:
             return text
@@ -265,7 +265,7 @@ def label_weights(texts: Sequence[LabelledText], labels: int, *, temper: float) 
 
 
 def batches(examples: Examples, size: int, rng: random.Random | None) -> Iterable[Examples]:
-    """Group texts of similar length into batches, in random order if there is an ``rng``."""
+    """Group similarly long texts into batches, in random order if there is an ``rng``."""
     order = list(examples)
     if rng is not None:
         rng.shuffle(order)

@@ -1,6 +1,6 @@
 """Attention of a mixed batch: every token attends to its own sequence, whose past is in the KV cache.
 
-One model pass receives the tokens of all sequences in a row, `[N]`: one per running stream, and chunks of prompts in
+One model pass receives all sequences' tokens in a row, `[N]`: one per running stream, and chunks of prompts in
 prefill. A `Layout` maps tokens to sequences. Single tokens are computed together, from copies of their pasts; on a CPU
 only tokens with short pasts, where a copy costs less than a call per token. A long past is read in place.
 """
@@ -28,14 +28,14 @@ COPIED = 8192
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """``count`` new tokens of one slot."""
+    """A slot's next ``count`` tokens."""
 
     slot: SequenceSlot
     count: int
 
 
 class AttentionLayout(Protocol):
-    """Positions of the `[N]` tokens of one pass."""
+    """Positions of one pass's `[N]` tokens."""
 
     positions: torch.Tensor
 
@@ -110,7 +110,7 @@ class Layout:
 
     @property
     def longest(self) -> int:
-        """Length of the longest sequence in tokens, including the new ones."""
+        """The longest sequence's length in tokens, including the new ones."""
         return max(self._ends)
 
     def attend(
@@ -172,7 +172,7 @@ class Layout:
         return data[start : start + self._ends[index]]
 
     def _mask(self, index: int, window: int) -> torch.Tensor:
-        """Return the mask of visible past tokens `[count, end]` for a chunk, built once for all layers."""
+        """Return the visibility mask `[count, end]` for a chunk, built once for all layers."""
         if (index, window) not in self._masks:
             end, device = self._ends[index], self.kv_cache.data.device
             queries = torch.arange(end - self.spans[index].count, end, device=device)[:, None]
@@ -193,7 +193,7 @@ class Layout:
         return sorted(short) if len(short) > 1 else []
 
     def _gather(self) -> tuple[torch.Tensor, DecodeLayout]:
-        """Return the positions of the grouped tokens, and their layout."""
+        """Return the grouped tokens' positions, and their layout."""
         counts = [span.count for span in self.spans]
         firsts = [end - count for end, count in zip(accumulate(counts), counts, strict=True)]
         grouped = self._grouped

@@ -51,7 +51,7 @@ def _ways(name: str, held: HeldReply) -> Iterator[str]:
 
 
 def _starts(held: HeldReply | HeldCalls) -> list[str]:
-    """Return the possible beginnings of a reply, up to its first JSON."""
+    """Return a reply's possible beginnings, up to its first JSON."""
     trigger, ways = (held.trigger, held.ways) if isinstance(held, HeldCalls) else ("", held)
     return sorted({trigger + (parts[0] if isinstance(parts[0], str) else "") for parts in ways})
 

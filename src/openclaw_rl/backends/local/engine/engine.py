@@ -92,7 +92,7 @@ class Engine:
             self._request_version(job.version)
 
     def cancel(self, job_id: int) -> list[JobEvent]:
-        """End a job now; a reply finishes as aborted with its tokens so far. Ids of finished jobs are ignored."""
+        """End a job now; a reply finishes as aborted with its tokens so far. Finished jobs' ids are ignored."""
         for job in self._scheduler.jobs:
             if job.id == job_id:
                 self._scheduler.leave(job)
@@ -184,7 +184,7 @@ class Engine:
         return []
 
     def refuse(self, version: int, error: OpenClawError) -> list[JobEvent]:
-        """Fail the jobs of a requested version that cannot be loaded."""
+        """Fail the jobs that wait for a version that cannot be loaded."""
         self._requested.discard(version)
         lost = [job for job in self._scheduler.waiting if job.version == version]
         for job in lost:

@@ -35,7 +35,7 @@ class Heartbeat:
 
     @property
     def beats(self) -> int:
-        """Number of beats so far."""
+        """Beat count."""
         return self._cells[self._at]
 
     @property
@@ -80,7 +80,7 @@ class Watchdog:
 
     @property
     def missed(self) -> int:
-        """The result of the last check."""
+        """The last check's result."""
         return max(self._missed)
 
     @property

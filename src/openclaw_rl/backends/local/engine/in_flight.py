@@ -25,7 +25,7 @@ class InFlight:
 
     @contextmanager
     def call(self) -> Iterator[tuple[int, asyncio.Future[Any]]]:
-        """Yield a new call's number and the future of its value."""
+        """Yield a new call's number and its future."""
         id, future = next(self._ids), asyncio.get_running_loop().create_future()
         self._calls[id] = future
         try:
@@ -35,7 +35,7 @@ class InFlight:
 
     @contextmanager
     def stream(self) -> Iterator[tuple[int, asyncio.Queue[Streamed]]]:
-        """Yield a new stream's number and the queue of its events."""
+        """Yield a new stream's number and its event queue."""
         id = next(self._ids)
         queue: asyncio.Queue[Streamed] = asyncio.Queue()
         self._streams[id] = queue

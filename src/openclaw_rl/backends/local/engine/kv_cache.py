@@ -21,7 +21,7 @@ SHORTEST_HIT = 16
 
 @dataclass(eq=False, slots=True)
 class SequenceSlot:
-    """The computed tokens of one sequence and their rows."""
+    """One sequence's computed tokens and their rows."""
 
     version: int
     scope: str
@@ -36,7 +36,7 @@ class SequenceSlot:
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """Return the length of two sequences' common prefix."""
+    """Return two sequences' common prefix length."""
     size = min(len(a), len(b))
     first, second = np.asarray(a[:size]), np.asarray(b[:size])
     differs = first != second
@@ -91,7 +91,7 @@ class KVCache:
 
     @property
     def held(self) -> int:
-        """Rows of busy slots."""
+        """Busy slots' rows."""
         return sum(slot.room for slot in self.slots if slot.busy)
 
     def match(self, version: int, tokens: Sequence[int], *, scope: str = "") -> tuple[SequenceSlot | None, int]:
@@ -155,7 +155,7 @@ class KVCache:
         self.slots.remove(slot)
 
     def forget(self, version: int) -> None:
-        """Drop every idle slot of a version."""
+        """Drop a version's idle slots."""
         self.slots = [slot for slot in self.slots if slot.busy or slot.version != version]
 
     def _pages(self, rows: int) -> int:

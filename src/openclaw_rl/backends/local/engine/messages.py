@@ -16,7 +16,7 @@ from openclaw_rl.types import Finish, Logprobs, Prompt, Sampling, Tokens
 
 @dataclass(frozen=True, slots=True)
 class TokenDelta:
-    """The next part of a reply."""
+    """A reply's next part."""
 
     job: int
     delta: Delta
@@ -39,7 +39,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class ScoreFinished:
-    """The result of a `ScoreRequest`."""
+    """A `ScoreRequest`'s result."""
 
     job: int
     scores: Scores
@@ -174,7 +174,7 @@ EngineRequest = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineReady:
-    """Model loaded; ``memory`` is the size in bytes of its weights and the KV cache."""
+    """Model loaded; ``memory`` is the bytes for its weights and the KV cache."""
 
     name: str
     base: str
@@ -185,7 +185,7 @@ class EngineReady:
     cache_tokens: int
     memory: int
     runner: str
-    """description of the model runner, for people"""
+    """the model runner's description, for people"""
 
 
 @dataclass(frozen=True, slots=True)

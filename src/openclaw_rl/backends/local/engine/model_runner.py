@@ -67,7 +67,7 @@ class LinearPacker:
 
 
 def worth_packing(weight: torch.Tensor, *, needed: int) -> bool:
-    """Return True if ``needed`` bytes of copies fit and they speed up products by a layer like ``weight``."""
+    """Return True if ``needed`` bytes for copies fit and they speed up products by a layer like ``weight``."""
     device = weight.device
     if device.type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
@@ -236,7 +236,7 @@ def _packs(model: Any) -> bool:
 
 
 def version_bytes(model: Any, runner: ModelRunner | None = None) -> int:
-    """Return the largest size in bytes of a version of ``model`` that is run like ``runner``."""
+    """Return a version's largest size in bytes for ``model``, run like ``runner``."""
     body = model.base_model
     plain = sum(int(part.nbytes) for part in getattr(body, "layers", body).parameters())
     return 2 * plain if isinstance(runner, FusedRunner) and runner.packer.packs else plain
@@ -265,7 +265,7 @@ def _adjacent(linears: tuple[nn.Linear, ...]) -> bool:
 
 
 def row_bytes(model: Any) -> int:
-    """Return the bytes of KV cache per token."""
+    """Return the KV cache's bytes per token."""
     layers, heads, dim = _shape(text_config(model))
     return layers * 2 * heads * dim * int(model.dtype.itemsize)
 
@@ -337,7 +337,7 @@ def run_pass(
 
 
 def _kept(parts: Sequence[ScheduledTokens]) -> tuple[list[int], list[EngineJob]]:
-    """Return the tokens of the pass that need logits, and each token's job."""
+    """Return the pass's tokens that need logits, and each token's job."""
     indices: list[int] = []
     owners: list[EngineJob] = []
     at = 0

@@ -104,11 +104,11 @@ class LocalPolicy:
         return cast(Tokens, await self._engine.call(lambda id: EncodeRequest(id, prompt)))
 
     async def tokenize(self, text: str) -> Tokens:
-        """Return the ids of a reply's bare text and the end-of-turn token."""
+        """Encode a reply's bare text and the end-of-turn token."""
         return cast(Tokens, await self._engine.call(lambda id: TokenizeRequest(id, text)))
 
     async def decode(self, tokens: Tokens) -> str:
-        """Return the text of ids, including special tokens."""
+        """Decode ids to text, including special tokens."""
         return cast(str, await self._engine.call(lambda id: DecodeRequest(id, tokens)))
 
     async def score(

@@ -33,7 +33,7 @@ CACHES = ("past_key_values", "cache_params")
 
 @dataclass(eq=False, slots=True)
 class StateSlot(SequenceSlot):
-    """The computed tokens of one sequence and the model's cache of them."""
+    """One sequence's computed tokens and the model's cache."""
 
     state: Any = None
 
@@ -157,7 +157,7 @@ _SHORT = 16
 
 
 def _tensors(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
-    """Yield every tensor in a cache of any class."""
+    """Yield every tensor in a cache, whatever its class."""
     if isinstance(value, torch.Tensor):
         yield value
         return

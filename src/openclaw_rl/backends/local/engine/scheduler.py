@@ -161,14 +161,14 @@ CANDIDATE_EVERY = 4
 
 @dataclass(slots=True)
 class ScheduledTokens:
-    """The next ``count`` tokens of one job in a pass."""
+    """A job's next ``count`` tokens in a pass."""
 
     job: EngineJob
     count: int
 
     @property
     def done(self) -> int:
-        """Tokens of the job that are already computed."""
+        """The job's computed tokens."""
         assert self.job.slot is not None
         return len(self.job.slot)
 

@@ -73,7 +73,7 @@ def main(conn: Connection, args: EngineArgs, heartbeats: Heartbeats) -> None:
 
 
 class EngineWorker:
-    """State of the engine process."""
+    """The engine process's state."""
 
     def __init__(self, conn: Connection, args: EngineArgs, heartbeats: Heartbeats) -> None:
         from transformers.utils import logging

@@ -1,6 +1,6 @@
 """From a batch to a loss's inputs, and back to the student's gradient.
 
-`N` reply tokens of all samples in sequence, `S` samples, `H` hints, `K` top-k ids, `d` hidden width.
+All samples' `N` reply tokens in sequence, `S` samples, `H` hints, `K` top-k ids, `d` hidden width.
 """
 
 from __future__ import annotations
@@ -327,7 +327,7 @@ def _rehearses_alone(whole: TrainBatch, references: References) -> bool:
 
 
 def _of_all(scores: TokenScores, share: Share | None, ranks: Ranks) -> TokenScores:
-    """Return the scores of the whole batch, from each rank's share."""
+    """Return the whole batch's scores, from each rank's share."""
     if share is None:
         return scores
     shares = ranks.told((share.at.cpu(), on_device(scores, torch.device("cpu"))) if share.heard else None)
@@ -381,7 +381,7 @@ def _backward(known: _Backward, piece: StudentPass) -> None:
 def _backward_rehearsal(
     known: _Backward, piece: StudentPass, teacher: RehearsalTeacher, given: Tensor, here: Tensor
 ) -> Tensor:
-    """Return the gradient of the distilled tokens' hidden states, at positions ``here`` in the piece."""
+    """Return the distilled tokens' hidden-state gradient, at positions ``here`` in the piece."""
     token = piece.token[here]
     row, weights = teacher.row[token], given[token]
     if known.apart is not None and known.apart.slope is not None:

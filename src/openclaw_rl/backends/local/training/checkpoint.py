@@ -33,7 +33,7 @@ FOLDER = "trainer"
 _WEIGHTS = ("ema", "master", "average")
 
 Row = tuple[str, str, Tensor]
-"""kind of state, its parameter's name, and this rank's rows"""
+"""state kind, its parameter's name, and this rank's rows"""
 
 
 def to_cpu(value: Any) -> Any:
@@ -143,11 +143,11 @@ class TrainerState:
     average: Weights | None = None
     """published weights, if these are an average"""
     averaged: int = 0
-    """number of weights in the average"""
+    """weights in the average"""
 
 
 class Checkpoints:
-    """Loads a parent into ``policy`` and ``state``, and publishes the results of a step."""
+    """Loads a parent into ``policy`` and ``state``, and publishes a step's results."""
 
     def __init__(self, policy: PolicyModel) -> None:
         self.state = _initial(policy)
@@ -247,7 +247,7 @@ def _initial(policy: PolicyModel) -> TrainerState:
 
 
 def random_state(device: torch.device) -> dict[str, torch.Tensor]:
-    """Return the state of the random generators for training on ``device``."""
+    """Return the random generators' state for training on ``device``."""
     states = {"cpu": torch.get_rng_state()}
     if device.type == "cuda":
         states["cuda"] = torch.cuda.get_rng_state(device)

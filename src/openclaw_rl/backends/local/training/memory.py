@@ -101,7 +101,7 @@ def _plan(shape: ModelShape, available: int | None, recompute: bool, chunk: int)
 
 
 def _per_token(shape: ModelShape, recompute: bool) -> int:
-    """Return the bytes of activations per token: inputs of norms, projections and gates, and the attention's own."""
+    """Return the activations' bytes per token: inputs to norms, projections and gates, and the attention's own."""
     number = max(2, shape.weight_bytes)
     layer = (14 * shape.hidden + 6 * shape.intermediate) * number
     stored = shape.hidden * number
@@ -109,7 +109,7 @@ def _per_token(shape: ModelShape, recompute: bool) -> int:
 
 
 def plan_for(policy: PolicyModel) -> MemoryPlan:
-    """Return the plan of a step with this model, on its device's free memory."""
+    """Plan a step with this model, within its device's free memory."""
     s, config, device = policy.settings, text_config(policy.model), policy.device
     trained = list(policy.parameters.values())
     copies = (s.teacher_model is not None) + (not s.lora and s.compares_with_base) + (not s.lora and s.average > 1)

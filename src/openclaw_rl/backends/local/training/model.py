@@ -99,7 +99,7 @@ class PolicyModel:
 
     @property
     def beside(self) -> int:
-        """Number of ranks that share one memory."""
+        """Ranks that share one memory."""
         return self.ranks.count if self.device.type == "cpu" else 1
 
     def _train_everything(self) -> None:
@@ -140,7 +140,7 @@ class PolicyModel:
 
     @property
     def width(self) -> int:
-        """Width of the hidden states."""
+        """The hidden states' width."""
         return int(self.model.get_output_embeddings().weight.shape[1])
 
     @property
@@ -248,7 +248,7 @@ class PolicyModel:
             parameter.data = value
 
     def forget_gradients(self) -> None:
-        """Drop the gradients of the trained parameters."""
+        """Drop the trained parameters' gradients."""
         for parameter in self.parameters.values():
             parameter.grad = None
 
@@ -256,22 +256,22 @@ class PolicyModel:
 
     @torch.no_grad()
     def put(self, weights: Weights) -> None:
-        """Set the trained parameters to these values, this rank's rows of them."""
+        """Set this rank's rows in the trained parameters."""
         if missing := self.parameters.keys() - weights.keys():
             raise BackendError(f"{len(missing)} weights are missing, {min(missing)!r} among them")
         for name, parameter in self.parameters.items():
             local(parameter).copy_(weights[name])
 
     def weights(self) -> Weights:
-        """Copy the trained parameters, this rank's rows of them."""
+        """Copy this rank's rows in the trained parameters."""
         return {name: local(p.detach()).clone() for name, p in self.parameters.items()}
 
     def rows(self, weights: Weights) -> Weights:
-        """Return this rank's rows of whole parameters."""
+        """Cut this rank's rows from whole parameters."""
         return {name: rows_of(p, weights[name], self.ranks) for name, p in self.parameters.items() if name in weights}
 
     def begin(self) -> Weights:
-        """Return the trained parameters of version 0."""
+        """Return version 0's trained parameters."""
         if self._initial is not None:
             return self._initial
         if self._base is not None:
@@ -281,7 +281,7 @@ class PolicyModel:
         return self.rows(dict(self._load(self.settings.model)[0].named_parameters()))
 
     def read(self, directory: Path) -> Weights:
-        """Read the trained parameters from a version's directory, this rank's rows of them."""
+        """Read this rank's rows in the trained parameters from a version's directory."""
         path = directory / (ADAPTER if self._wrapped is not None else MODEL)
         if not path.exists():
             kind = "an adapter" if self._wrapped is not None else "a full model"

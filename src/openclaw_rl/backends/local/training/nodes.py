@@ -119,7 +119,7 @@ class _NodeWorker:
 
 
 class NodeWorkers:
-    """A worker for each of ``args.devices``, on ``args.nodes`` nodes of this process's cluster."""
+    """A worker per entry in ``args.devices``, on ``args.nodes`` nodes in this process's cluster."""
 
     def __init__(self, args: TrainerArgs) -> None:
         self.workers: list[_NodeWorker] = []
@@ -260,7 +260,7 @@ def _meeting(trainer: Address) -> str:
 
 
 def ray_of_cluster(nodes: int) -> Any:
-    """Return Ray in a process of a cluster; raise `ConfigError` elsewhere."""
+    """Return Ray inside a cluster; raise `ConfigError` elsewhere."""
     try:
         import ray
     except ImportError as error:

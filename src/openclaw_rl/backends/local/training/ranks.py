@@ -164,7 +164,7 @@ def _beside(batch: TrainBatch) -> list[int]:
 
 
 def _same(a: Sequence[int], b: Sequence[int]) -> int:
-    """Return the length of two sequences' common prefix."""
+    """Return two sequences' common prefix length."""
     return next((at for at, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
@@ -175,7 +175,7 @@ def _same(a: Sequence[int], b: Sequence[int]) -> int:
 # rank's rows as plain tensors: arithmetic by element needs no more.
 
 _MESSAGE = 16_000_000
-"""numbers per message of several gradients"""
+"""numbers per message with several gradients"""
 
 
 def shard_layers(model: Any, ranks: Ranks, *, compute: torch.dtype | None = None) -> None:
@@ -201,7 +201,7 @@ def shard_layers(model: Any, ranks: Ranks, *, compute: torch.dtype | None = None
 
 
 def find_layers(model: Any) -> list[nn.Module]:
-    """Return the model's stack of blocks; raise `ModelRefused` if it has none."""
+    """Return the model's blocks in order; raise `ModelRefused` if it has none."""
     count = text_config(model).num_hidden_layers
     for module in model.base_model.modules():
         if isinstance(module, nn.ModuleList) and len(module) == count:
@@ -213,7 +213,7 @@ def find_layers(model: Any) -> list[nn.Module]:
 
 
 def is_sharded(parameter: Tensor) -> bool:
-    """Return True if each rank has rows of it."""
+    """Return True if its rows are divided among the ranks."""
     return hasattr(parameter, "placements")  # a DTensor: importing that takes a while, which whole weights never need
 
 
@@ -251,7 +251,7 @@ def on_all_ranks(parameter: Tensor, rows: Tensor, ranks: Ranks) -> Tensor:
 
 
 def add_up_whole(parameters: Iterable[Tensor], ranks: Ranks) -> None:
-    """Sum the gradients of unsharded parameters; layers' gradients were summed during their computation."""
+    """Sum unsharded parameters' gradients; layers' gradients were summed during their computation."""
     if ranks.count == 1:
         return
     for group in _together([parameter for parameter in parameters if not is_sharded(parameter)]):

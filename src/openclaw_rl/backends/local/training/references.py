@@ -1,6 +1,6 @@
 """The student's references: the teacher under each hint, the teacher with the note, the base, the served weights.
 
-`N` reply tokens of all samples in sequence, `H` hints, `K` top-k ids, `d` hidden width.
+All samples' `N` reply tokens in sequence, `H` hints, `K` top-k ids, `d` hidden width.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def hidden_states(net: Net, paths: Sequence[TokenPath], budget: int | None, coun
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TeacherOutputs:
-    """The teacher's outputs: hidden states [M, d] of every view's reply, and each row's position in [H, N]."""
+    """The teacher's outputs: hidden states [M, d] for every view's reply, and each row's position in [H, N]."""
 
     hidden: Tensor
     head: Head
@@ -102,7 +102,7 @@ class RehearsalTeacher:
 
 
 def rehearsal_teacher(batch: TrainBatch, found: list[Tensor], head: Head, *, forward: bool) -> RehearsalTeacher:
-    """Build it from the hidden states of each of ``batch.noted``."""
+    """Build it from the hidden states for ``batch.noted``."""
     device = batch.tokens.device
     spans = [batch.spans[s] for s, _ in batch.noted]
     token = torch.cat([torch.arange(span.start, span.stop, device=device) for span in spans])

@@ -26,7 +26,7 @@ _LORA = ("rank", "alpha", "dropout", "targets")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerArgs(TrainerSettings):
-    """A training worker's arguments beyond those of every trainer."""
+    """A training worker's arguments beyond `TrainerSettings`."""
 
     device: str
     dtype: str
@@ -40,7 +40,7 @@ class TrainerArgs(TrainerSettings):
     shard_frozen: bool | None
     """whether ranks shard frozen weights too; None: if a whole copy would take too much of a rank's memory"""
     rehearse_decay: float
-    """decay of the served average over the steps of prompt distillation"""
+    """decay of the served average during prompt distillation"""
     nodes: int
     """nodes of a Ray cluster, with equally many ranks on each, whose devices are numbered by node; 1: this machine
     alone"""

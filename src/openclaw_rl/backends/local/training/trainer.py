@@ -72,7 +72,7 @@ class WorkerGroup(Protocol):
 
 
 class Workers:
-    """One worker for each of ``args.devices``, or a single one for ``args.device``. Blocking: call it from a thread."""
+    """One worker per entry in ``args.devices``, or a single one for ``args.device``. Blocking: call from a thread."""
 
     def __init__(self, args: TrainerArgs) -> None:
         self._group = _group(args)
@@ -139,7 +139,7 @@ class Workers:
         return f"{who} died ({self._workers[rank].fate})"
 
     def end(self) -> None:
-        """End all workers, and remove the files of their rendezvous."""
+        """End all workers, and remove their rendezvous files."""
         for worker in self._workers:
             worker.pipe.close()
         self._group.end()
@@ -230,7 +230,7 @@ class LocalTrainer:
         self._workers: Workers | None = None
         self._lock = anyio.Lock()
         self.runner: str | None = None
-        """description of how batches are computed; None before the workers have started"""
+        """the batch computation's description; None before the workers have started"""
 
     @property
     def process_id(self) -> int | None:
