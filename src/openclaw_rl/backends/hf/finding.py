@@ -52,13 +52,7 @@ def _convert(file: Path, target: Path, progress: Callable[[str], None]) -> None:
         model = AutoModelForCausalLM.from_pretrained(
             file.parent, gguf_file=file.name, quantization_config=GgufConfig(dequantize=True), dtype=torch.bfloat16
         )
-    except (
-        ValueError,
-        OSError,
-        KeyError,
-        NotImplementedError,
-        struct.error,
-    ) as error:  # errors that transformers' GGUF readers raise
+    except (ValueError, OSError, KeyError, NotImplementedError, struct.error) as error:  # from its GGUF readers
         raise ModelRefused(
             f"{file} cannot be converted: {error}",
             remedy="give the original model by its Hugging Face id or folder instead",

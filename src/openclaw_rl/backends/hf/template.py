@@ -32,7 +32,7 @@ _BARS = re.compile(r"<[|｜].+[|｜]>", re.DOTALL)
 TAG = re.compile(r"</?\w[\w-]*>")
 _WORD = re.compile(r"[\w.-]*")
 _SIGNS = range(0xF0000, 0xFFFFE)
-"""private use characters: unassigned, and not white space, so that templates do not trim them"""
+"""private use characters: without a meaning, and not white space, so that templates do not trim them"""
 
 
 class Spellings:

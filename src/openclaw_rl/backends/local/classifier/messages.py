@@ -92,7 +92,7 @@ class LabelRoles:
     infers: bool
 
     def classification(self, probabilities: Sequence[float]) -> ClassifierOpinion:
-        """Return the probability of "served well" against "served badly", and that neither applies."""
+        """Return the probability of "served well" against "served badly", and the probability of neither."""
         good, bad, neither = (
             sum(probabilities[at] for at in group) for group in (self.positive, self.negative, self.neutral)
         )

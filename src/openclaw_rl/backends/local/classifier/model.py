@@ -145,9 +145,7 @@ class LabelAdapter:
         )
         self._wrapped = get_peft_model(loaded.model, config)
         self._model = self._wrapped.get_base_model()
-        if (
-            self._device.type == "cuda"
-        ):  # autocast does it: a float32 copy of the input first costs half a step's kernels
+        if self._device.type == "cuda":  # autocast does it: a float32 input first costs half a step's kernels
             for layer in self._wrapped.modules():
                 if hasattr(layer, "cast_input_dtype_enabled"):
                     layer.cast_input_dtype_enabled = False

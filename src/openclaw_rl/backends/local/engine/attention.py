@@ -200,9 +200,7 @@ class Layout:
         device = self.kv_cache.data.device
         where = torch.tensor([firsts[index] for index in grouped], device=device)
         starts = torch.tensor([self.spans[index].slot.start for index in grouped], device=device)
-        stride = (
-            STRIDE if device.type == "cuda" else 1
-        )  # a CPU has no need for few shapes, and copies all that it reads
+        stride = STRIDE if device.type == "cuda" else 1  # a CPU needs no shared shapes, and copies all it reads
         length = -(-max(self._ends[index] for index in grouped) // stride) * stride
         return where, DecodeLayout(self.kv_cache, starts, self.positions[where], length)
 

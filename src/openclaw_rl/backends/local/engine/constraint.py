@@ -28,14 +28,14 @@ _FREE: Final = ("start: held* TEXT", "held: call way", r"TEXT: /(.|\n)*/")
 
 
 def grammar_of(held: HeldReply | HeldCalls) -> str:
-    r"""Write the format as a grammar in Lark's notation.
+    """Write the format as a grammar in Lark's notation.
 
-        >>> print(grammar_of((("Yes: ", JsonPart(schema={"type": "integer"})), ("No.",))))
-        %llguidance {}
-        start: way_0 | way_1
-        way_0: "Yes: " / ?/ %json {"type": "integer", "x-guidance": {"whitespace_flexible": false, \
-    "item_separator": ", ", "key_separator": ": "}}
-        way_1: "No."
+    >>> print(grammar_of((("Yes: ", JsonPart(schema={"type": "integer"})), ("No.",))))
+    %llguidance {}
+    start: way_0 | way_1
+    way_0: "Yes: " / ?/ %json {"type": "integer", "x-guidance": {"whitespace_flexible": false, \
+"item_separator": ", ", "key_separator": ": "}}
+    way_1: "No."
     """
     if isinstance(held, HeldCalls):
         return "\n".join(

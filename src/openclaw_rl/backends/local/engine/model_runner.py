@@ -183,9 +183,7 @@ class FusedRunner:
         x = functional.embedding(tokens, self.embedding)
         cos, sin = (part[0, :, None] for part in self.rotary(x[None], layout.positions[None]))
         half = self.dim // 2
-        sin = torch.cat(
-            (-sin[..., :half], sin[..., half:]), dim=-1
-        )  # the rotated half's sign, computed once for all layers
+        sin = torch.cat((-sin[..., :half], sin[..., half:]), dim=-1)  # the rotated half's sign, once for all layers
         size = x.shape[-1:]
         for index, layer in enumerate(self.layers):
             h = functional.rms_norm(x, size, layer.before, self.eps)

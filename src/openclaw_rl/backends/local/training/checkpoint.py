@@ -1,4 +1,4 @@
-"""Checkpoints: a version's directory contains its weights, optimizer and random state, and a manifest of its making.
+"""Checkpoints: a version's directory contains its weights, optimizer and random state, and a manifest of its origin.
 
 A step starts from its parent's directory and ends in a new one, so that it can be interrupted anywhere and requested
 again: the same request gives the same weights.
