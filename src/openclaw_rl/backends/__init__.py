@@ -1,1 +1,1 @@
-"""Policies and trainers that stand behind the ports."""
+"""Policies and trainers that implement the ports."""

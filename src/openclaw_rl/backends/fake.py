@@ -1,7 +1,7 @@
-"""A policy and a trainer without weights, for small stories, examples and benchmarks.
+"""A policy and a trainer without weights, for small tests, examples and benchmarks.
 
 The fake policy's tokens are bytes: token id = byte, 256 ends a turn. It echoes the user, then the rules it has learned,
-so a reader sees at once which rules a version knows. The fake trainer adds each hint it is given to them.
+so each reply shows which rules a version contains. The fake trainer adds each hint it receives to them.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ ReplyFunction = Callable[[Prompt, Sequence[str]], str]
 
 
 def echo(prompt: Prompt, rules: Sequence[str]) -> str:
-    """The fake's reply unless another is given: the user's last words, then the rules it has learned."""
+    """Return the default reply: the user's last message, then the learned rules."""
     last = (texts(prompt.messages, "user") or ("nothing",))[-1]
     return f"You said: {last}" + "".join(f" [learned: {rule}]" for rule in rules)
 
 
 def logprob(token: int, position: int) -> float:
-    """A made-up log-prob, exact in single precision. Every version has the same: what one learned is in its words."""
+    """Return a synthetic log-prob, exact in single precision and equal for all versions, which differ in text only."""
     return -((token * 31 + position * 17) % 64) / 32
 
 
 class FakePolicy:
-    """A `Policy` that answers by a function, at once or at a given speed."""
+    """A `Policy` that answers with a function's result, at once or at a fixed speed."""
 
     tool_format = "hermes"
 
@@ -65,10 +65,10 @@ class FakePolicy:
         return self._live
 
     async def start(self) -> None:
-        """Nothing to make ready."""
+        """No setup is needed."""
 
     async def stop(self) -> None:
-        """Nothing to give back."""
+        """No cleanup is needed."""
 
     async def generate(self, prompt: Prompt, sampling: Sampling, *, version: int | None = None) -> Stream:
         number = self._live if version is None else version
@@ -79,26 +79,28 @@ class FakePolicy:
         if room < 1 or (sampling.max_tokens or 1) > room:
             raise ContextOverflow(limit=self.context, asked=len(prompt_ids) + (sampling.max_tokens or 1))
         limit = min(room, sampling.max_tokens or room)
-        kept = ids[:limit]
-        for at in range(0, len(kept), self._chunk):
+        reply_ids = ids[:limit]
+        for at in range(0, len(reply_ids), self._chunk):
             if self._pause:
                 await asyncio.sleep(self._pause)
-            part = kept[at : at + self._chunk]
+            part = reply_ids[at : at + self._chunk]
             pieces = tuple(self._piece(token, at + i, sampling.top_logprobs) for i, token in enumerate(part))
             yield Delta(text=_text(part), pieces=pieces)
         yield Completion(
-            reply=Message(role="assistant", content=_text(kept)),
+            reply=Message(role="assistant", content=_text(reply_ids)),
             prompt_tokens=prompt_ids,
-            reply_tokens=kept,
-            logprobs=tuple(logprob(token, i) for i, token in enumerate(kept)),
+            reply_tokens=reply_ids,
+            logprobs=tuple(logprob(token, i) for i, token in enumerate(reply_ids)),
             sampling=sampling,
-            finish="stop" if len(kept) == len(ids) else "length",
+            finish="stop" if len(reply_ids) == len(ids) else "length",
             version=number,
         )
 
     def _piece(self, token: int, position: int, top: int) -> Piece:
-        others = tuple(Alternative(token=t, text=chr(t), logprob=logprob(t, position)) for t in range(97, 97 + top))
-        return Piece(token=token, text=_text((token,)), logprob=logprob(token, position), top=others)
+        alternatives = tuple(
+            Alternative(token=t, text=chr(t), logprob=logprob(t, position)) for t in range(97, 97 + top)
+        )
+        return Piece(token=token, text=_text((token,)), logprob=logprob(token, position), top=alternatives)
 
     def _known(self, version: int) -> tuple[str, ...]:
         if version not in self._adapters:
@@ -133,11 +135,11 @@ class FakePolicy:
         )
 
     def know(self, version: Version) -> None:
-        """Answer for ``version`` too, when a request names its number."""
+        """Register ``version``, so that a request can name its number."""
         self._adapters[version.number] = version.adapter
 
     async def admit(self, version: Version) -> None:
-        """Read ``version`` beside the live one; raises ModelRefused when what it learned cannot be read."""
+        """Read ``version`` beside the live one; raise ModelRefused if its rules cannot be read."""
         self.know(version)
         try:
             self._known(version.number)
@@ -145,7 +147,7 @@ class FakePolicy:
             raise ModelRefused(f"{version.adapter} is damaged: {type(error).__name__}: {error}") from error
 
     async def dismiss(self, number: int) -> None:
-        """Nothing to let go."""
+        """Nothing to release."""
 
     async def load(self, version: Version) -> None:
         self.know(version)
@@ -154,16 +156,16 @@ class FakePolicy:
 
 
 class FakeTrainer:
-    """A `Trainer` that learns each hint by heart and nothing else."""
+    """A `Trainer` that stores each hint as a rule and changes nothing else."""
 
     def __init__(self, *, seconds: float = 0.0) -> None:
         self._seconds = seconds
 
     async def start(self) -> None:
-        """Nothing to make ready."""
+        """No setup is needed."""
 
     async def stop(self) -> None:
-        """Nothing to give back."""
+        """No cleanup is needed."""
 
     async def step(self, samples: Sequence[Sample], *, number: int, parent: Version, target: str) -> StepResult:
         began = time.monotonic()
@@ -192,17 +194,17 @@ def _text(ids: Sequence[int]) -> str:
 
 
 def read_rules(adapter: str) -> tuple[str, ...]:
-    """What the adapter in this directory knows."""
+    """Return the rules in the adapter in this directory."""
     return tuple(json.loads((Path(adapter) / ADAPTER).read_text())["rules"])
 
 
 def read_turns(adapter: str) -> tuple[str, ...]:
-    """Every turn that went into these weights, in order: a turn that trained twice would stand here twice."""
+    """Return every turn that these weights were trained on, in order; a turn trained twice appears twice."""
     return tuple(json.loads((Path(adapter) / ADAPTER).read_text())["turns"])
 
 
 def write_adapter(target: str, *, rules: Sequence[str], turns: Sequence[str], manifest: Mapping[str, Json]) -> None:
-    """Write an adapter whole or not at all."""
+    """Write an adapter atomically."""
     with files.directory(Path(target)) as draft:
         (draft / ADAPTER).write_text(json.dumps({"rules": list(rules), "turns": list(turns)}, ensure_ascii=False))
         (draft / "manifest.json").write_text(json.dumps({"format": 1, **manifest}))

@@ -1,1 +1,1 @@
-"""Engines that people already run, vLLM and SGLang, behind the `Policy` port: a URL and a dialect, never an import."""
+"""The external engines vLLM and SGLang behind the `Policy` port, reached by URL and dialect, never imported."""

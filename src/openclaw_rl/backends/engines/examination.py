@@ -1,4 +1,4 @@
-"""What can be said of an engine from outside, before anybody relies on it: for `openclaw-rl doctor`."""
+"""Checks for an engine from outside, before it is used: for `openclaw-rl doctor`."""
 
 from __future__ import annotations
 
@@ -35,30 +35,30 @@ async def examine_running(
     turns: bool,
     folder: Path,
 ) -> list[EngineFinding]:
-    """An engine that answers: its release, its adapters, its tokenizer, who can reach it.
+    """Check a running engine: its release, its adapters, its tokenizer, its network exposure.
 
-    ``rank`` is that of the adapters, None where versions are whole models; ``turns``: it is to sleep now and then;
-    ``folder`` is one that the engine can see.
+    ``rank`` is the adapters' rank, None if versions are whole models; ``turns`` is True if the engine must sleep during
+    training; ``folder`` is visible to the engine.
     """
-    found = [EngineFinding(fine=True, what=f"{dialect.name} {facts.version} serves {facts.model} at {http.url}")]
+    findings = [EngineFinding(fine=True, what=f"{dialect.name} {facts.version} serves {facts.model} at {http.url}")]
     if rank is None:
-        found.append(await _reads_weights(http, dialect))
+        findings.append(await _reads_weights(http, dialect))
     else:
         loads = await _adapters(http, dialect)
-        found += [loads, await _rank(http, dialect, facts, rank, folder)] if loads.fine else [loads]
+        findings += [loads, await _rank(http, dialect, facts, rank, folder)] if loads.fine else [loads]
     if turns:
-        found.append(await _sleeps(http, dialect, facts))
-    found.append(await _tokenizer(http, facts, encode))
+        findings.append(await _sleeps(http, dialect, facts))
+    findings.append(await _tokenizer(http, facts, encode))
     if not _is_loopback(http.url):
         what = f"{http.url} is not on loopback, and its key does not guard every route that changes it"
-        found.append(
+        findings.append(
             EngineFinding(fine=False, what=what, remedy="start it with --host 127.0.0.1, or behind a firewall")
         )
-    return found
+    return findings
 
 
 async def _controllable(http: EngineHttp, dialect: Dialect) -> bool:
-    """Whether the routes are there by which it reads other weights and sleeps."""
+    """Return True if the engine has the routes for reloading weights and sleeping."""
     return dialect.control_path is None or (await http.get(dialect.control_path)).status == 200
 
 
@@ -71,13 +71,13 @@ async def _reads_weights(http: EngineHttp, dialect: Dialect) -> EngineFinding:
 
 async def _sleeps(http: EngineHttp, dialect: Dialect, facts: EngineFacts) -> EngineFinding:
     if facts.sleeps is not False and await _controllable(http, dialect):
-        return EngineFinding(fine=True, what="it can be told to sleep")
-    what = "it cannot be told to sleep, and gpus.turns is on"
+        return EngineFinding(fine=True, what="it can be put to sleep")
+    what = "it cannot be put to sleep, and gpus.turns is on"
     return EngineFinding(fine=False, what=what, remedy=dialect.sleep_remedy)
 
 
 async def _adapters(http: EngineHttp, dialect: Dialect) -> EngineFinding:
-    """Ask for an adapter that is not there: one that could load it complains of the path."""
+    """Request a missing adapter: an engine that can load adapters complains about the path."""
     answer = await http.post(*dialect.load_request("openclaw-doctor", _NOWHERE), seconds=60)
     words = dialect.loaded(answer) or ""
     if _NOWHERE in words or "no adapter found" in words.lower():
@@ -87,15 +87,17 @@ async def _adapters(http: EngineHttp, dialect: Dialect) -> EngineFinding:
 
 
 async def _rank(http: EngineHttp, dialect: Dialect, facts: EngineFacts, rank: int, folder: Path) -> EngineFinding:
-    """The engine says its limit, or is asked for an adapter of this rank that has no weights, and names the limit."""
+    """Read the engine's rank limit, or request an adapter of this rank without weights, so that the error has the
+    limit.
+    """
     limit = facts.lora_rank
     if limit is None:
-        seen = folder if await asyncio.to_thread(folder.is_dir) else None
-        with tempfile.TemporaryDirectory(dir=seen, prefix="doctor-") as place:
+        parent = folder if await asyncio.to_thread(folder.is_dir) else None
+        with tempfile.TemporaryDirectory(dir=parent, prefix="doctor-") as place:
             await asyncio.to_thread(_write_settings, Path(place), rank)
             answer = await http.post(*dialect.load_request("openclaw-doctor", place), seconds=60)
-        said = _TOO_HIGH.search(dialect.loaded(answer) or "")
-        limit = int(said[1]) if said else rank
+        match = _TOO_HIGH.search(dialect.loaded(answer) or "")
+        limit = int(match[1]) if match else rank
     if limit >= rank:
         return EngineFinding(fine=True, what=f"it takes adapters of rank {rank}")
     what = f"it takes adapters up to rank {limit}, and train.lora.rank is {rank}"
@@ -112,11 +114,11 @@ async def _tokenizer(http: EngineHttp, facts: EngineFacts, encode: Callable[[str
     for text in _PROBES:
         body = {"model": facts.model, "prompt": text, "add_special_tokens": False}
         answer = await http.post("/tokenize", body, seconds=60)
-        theirs = answer.json()
-        if answer.status != 200 or not isinstance(theirs, dict) or "tokens" not in theirs:
-            return EngineFinding(fine=True, what="its tokenizer cannot be asked")
-        if list(theirs["tokens"]) != encode(text):
-            what = f"its tokenizer is not that of policy.model: {text!r} is {theirs['tokens']}, not {encode(text)}"
+        content = answer.json()
+        if answer.status != 200 or not isinstance(content, dict) or "tokens" not in content:
+            return EngineFinding(fine=True, what="its tokenizer cannot be checked")
+        if list(content["tokens"]) != encode(text):
+            what = f"its tokenizer is not that of policy.model: {text!r} is {content['tokens']}, not {encode(text)}"
             return EngineFinding(fine=False, what=what, remedy="set policy.model to the model that the engine serves")
     return EngineFinding(fine=True, what="its tokenizer is that of policy.model")
 
@@ -130,7 +132,7 @@ def _is_loopback(url: str) -> bool:
 
 
 async def examine_environment(python: str, dialect: Dialect) -> EngineFinding:
-    """An engine that is to be started: whether its package is where it is looked for."""
+    """Check if the package of an engine that will be started is installed in ``python``'s environment."""
     names = (dialect.package, f"{dialect.package}-cpu")
     try:
         process = await asyncio.create_subprocess_exec(
@@ -148,7 +150,7 @@ async def examine_environment(python: str, dialect: Dialect) -> EngineFinding:
 
 
 async def unreachable(http: EngineHttp, dialect: Dialect) -> EngineFinding | None:
-    """Why nothing can be asked of it; None where it answers."""
+    """Return the reason why the engine cannot be examined; None if it answers."""
     remedy = "start it, or correct policy.url"
     try:
         answer = await http.get(dialect.health_path)

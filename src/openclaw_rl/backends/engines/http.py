@@ -1,6 +1,6 @@
-"""HTTP to an engine: JSON calls and streams of server-sent events over kept-alive connections.
+"""HTTP to an engine: JSON calls and server-sent event streams over keep-alive connections.
 
-A chunk of every stream passes here for each token, so this is a parser in C and no more around it than is needed.
+Every streamed token passes through here as a chunk, so the code is a C parser with a minimal wrapper.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ import httptools
 from openclaw_rl.errors import BackendDown
 
 _IDLE = 4.0
-"""seconds after which a kept connection is not used again: servers close theirs after five"""
+"""seconds after which an idle connection is not reused: servers close theirs after five"""
 _CONNECT = 10.0
 """seconds to reach the engine"""
 _MOST = 2**18
-"""bytes that wait for somebody to take them before the engine is made to wait"""
+"""bytes buffered before reading from the engine pauses"""
 _NO_DATA = (b"", b"[DONE]")
 
 
 class ConnectionLost(BackendDown):
-    """The engine could not be reached, or its connection ended in the middle of an answer."""
+    """The engine could not be reached, or its connection ended during an answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineAnswer:
-    """A status and the body that came with it."""
+    """A status and its body."""
 
     status: int
     body: bytes
 
     def json(self) -> Any:
-        """The body as JSON; None where it is none."""
+        """Return the body as JSON; None if it is not JSON."""
         try:
             return json.loads(self.body)
         except ValueError:
@@ -47,17 +47,17 @@ class EngineAnswer:
 
     @property
     def words(self) -> str:
-        """What an error says, whatever form it has."""
-        found = self.json()
-        if isinstance(found, dict):
-            error = found.get("error", found)
+        """Return the error message, whatever the error's format."""
+        content = self.json()
+        if isinstance(content, dict):
+            error = content.get("error", content)
             words = error.get("message") or error.get("error_message") if isinstance(error, dict) else error
-            found = words or found.get("detail") or found.get("error_message")
-        return str(found or self.body.decode(errors="replace"))[:500]
+            content = words or content.get("detail") or content.get("error_message")
+        return str(content or self.body.decode(errors="replace"))[:500]
 
 
 class _Parser:
-    """What came of one answer so far."""
+    """The state of one partly received answer."""
 
     def __init__(self) -> None:
         self.chunks: list[bytes] = []
@@ -90,7 +90,7 @@ class _Parser:
 
 
 class _Connection(asyncio.Protocol):
-    """One connection: what comes is kept until it is taken, and no more is read while much of it waits."""
+    """One connection: received data is buffered until it is read, and reading pauses while the buffer is large."""
 
     def __init__(self) -> None:
         self.idle_since = 0.0
@@ -102,7 +102,7 @@ class _Connection(asyncio.Protocol):
 
     @property
     def fresh(self) -> bool:
-        """Whether another request may be sent on it."""
+        """Return True if another request may be sent on it."""
         idle = time.monotonic() - self.idle_since
         return idle < _IDLE and self._ended is None and not self._received and not self.closing
 
@@ -134,7 +134,7 @@ class _Connection(asyncio.Protocol):
             self._transport.close()
 
     async def received(self) -> bytes:
-        """What has come, as soon as something has; raises ConnectionLost at the end."""
+        """Wait for data and return it; raise ConnectionLost at the end."""
         if not self._received and self._ended is None:
             self._waiting = asyncio.get_running_loop().create_future()
             try:
@@ -167,7 +167,7 @@ def _why(error: Exception | None) -> str:
 
 
 class EngineHttp:
-    """The HTTP side of one engine. ``key`` is its API key, if it has one."""
+    """The HTTP client for one engine. ``key`` is its API key, if it has one."""
 
     def __init__(self, url: str, *, key: str | None = None) -> None:
         self._key = key
@@ -175,7 +175,7 @@ class EngineHttp:
         self.aim(url)
 
     def aim(self, url: str) -> None:
-        """Take another address from the next request on."""
+        """Switch to another address, from the next request on."""
         self.close()
         parts = urlsplit(url)
         secure = parts.scheme == "https"
@@ -186,17 +186,17 @@ class EngineHttp:
         self._headers = f"Host: {parts.netloc}\r\n" + (f"Authorization: Bearer {self._key}\r\n" if self._key else "")
 
     async def get(self, path: str, *, seconds: float = _CONNECT) -> EngineAnswer:
-        """What a route says."""
+        """Send a GET request and return the answer."""
         return await self._call("GET", path, b"", seconds)
 
     async def post(self, path: str, body: Any, *, seconds: float = 600.0) -> EngineAnswer:
-        """What a route answers to a JSON body."""
+        """Post a JSON body and return the answer."""
         return await self._call("POST", path, json.dumps(body).encode(), seconds)
 
     async def stream(self, path: str, body: Any) -> AsyncGenerator[list[bytes] | EngineAnswer, None]:
-        """The data of events, those that came together at once; one `EngineAnswer` instead where the engine refuses.
+        """Yield the events' data, those that arrived together in one list, or one `EngineAnswer` if the engine refuses.
 
-        Closing it early closes the connection, by which the engine knows that nobody waits any more.
+        Closing it early closes the connection, which cancels the request in the engine.
         """
         connection, parser = await self._ask("POST", path, json.dumps(body).encode())
         try:
@@ -207,9 +207,9 @@ class EngineHttp:
             while True:
                 buffer += parser.taken()
                 *events, buffer = buffer.split(b"\n\n")
-                found = [data for event in events if (data := event.partition(b"data:")[2].strip()) not in _NO_DATA]
-                if found:
-                    yield found
+                batch = [data for event in events if (data := event.partition(b"data:")[2].strip()) not in _NO_DATA]
+                if batch:
+                    yield batch
                 if parser.whole:
                     break
                 await _more(connection, parser)
@@ -217,12 +217,12 @@ class EngineHttp:
             self._done(connection, parser)
 
     async def whole(self, path: str, body: Any) -> AsyncGenerator[list[bytes] | EngineAnswer, None]:
-        """The same of a route that answers in one piece, which is the one event."""
+        """Yield the complete answer from a route without streaming as one event, in the form that `stream` yields."""
         answer = await self.post(path, body)
         yield [answer.body] if answer.status == 200 else answer
 
     def close(self) -> None:
-        """Let kept connections go."""
+        """Close idle connections."""
         for connection in self._kept:
             connection.close()
         self._kept.clear()
@@ -239,7 +239,7 @@ class EngineHttp:
             raise ConnectionLost(f"{self.url}{path} did not answer within {seconds:.0f} s") from error
 
     async def _ask(self, method: str, path: str, body: bytes) -> tuple[_Connection, _Parser]:
-        """Send a request and read the head of its answer; a kept connection that turns out dead is replaced once."""
+        """Send a request and read the answer's head; replace idle connections that turn out to be dead."""
         head = f"{method} {self._root}{path} HTTP/1.1\r\n{self._headers}Content-Length: {len(body)}\r\n"
         request = head.encode() + (b"Content-Type: application/json\r\n" if body else b"") + b"\r\n" + body
         while self._kept:
@@ -285,7 +285,7 @@ async def _more(connection: _Connection, parser: _Parser) -> None:
     try:
         parser.feed(data)
     except httptools.HttpParserError as error:
-        raise ConnectionLost(f"what came from the engine is no HTTP: {error}") from error
+        raise ConnectionLost(f"the engine's answer is not HTTP: {error}") from error
 
 
 async def _rest(connection: _Connection, parser: _Parser) -> bytes:

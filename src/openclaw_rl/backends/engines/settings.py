@@ -1,4 +1,4 @@
-"""What a policy on an engine is built from, and what follows from it."""
+"""Settings for a policy on an engine, and the values derived from them."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from openclaw_rl.errors import ConfigError
 from openclaw_rl.types import Prompt, Sampling
 
 SMALL: Final = 1_000_000_000
-"""parameters below which `auto` is float32, as in the trainer: rounding would part their log-probs"""
+"""parameter count below which `auto` is float32, as in the trainer: rounding would make their log-probs differ"""
 _CACHE_GIB: Final = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineSettings:
-    """Settings of `policy` under their own names. ``url`` None: a free port of this machine.
+    """Settings from `policy` under their own names. ``url`` None: a free port on this machine.
 
-    ``launch`` None: started by us where there is no ``url``. ``gpus`` are the engine's share of the machine's, empty on
-    a CPU. ``run_dir`` is where its log and the folders of loaded adapters go. Without ``lora`` versions are whole
-    models. ``turns``: it sleeps while the trainer has the GPU. ``follow``: another process of the run may have started
-    the engine already.
+    ``launch`` None: the engine is started here if there is no ``url``. ``gpus`` are the engine's GPUs, empty on a CPU.
+    ``run_dir`` contains its log and the folders of loaded adapters. Without ``lora``, versions are whole models.
+    ``turns``: it sleeps while the trainer has the GPU. ``follow``: another process in the run may have started the
+    engine already.
     """
 
     model: str
@@ -58,36 +58,38 @@ class EngineSettings:
 
     @property
     def launched(self) -> bool:
-        """Whether the engine is started by us."""
+        """Return True if this process starts the engine."""
         return self.url is None if self.launch is None else self.launch
 
     @property
     def follows(self) -> bool:
-        """Whether an engine that another process of the run started will do; two cannot change one engine's weights."""
+        """Return True if an engine started by another process in the run may be used: it needs adapters, since two
+        processes cannot change one engine's weights.
+        """
         return self.follow and self.launched and self.lora
 
     @property
     def plan_python(self) -> str:
-        """The Python that starts the engine."""
+        """Return the path to the Python that starts the engine."""
         return self.engine_python or sys.executable
 
     @cached_property
     def address(self) -> str:
-        """Where the engine answers."""
+        """Return the engine's URL."""
         return self.url or f"http://127.0.0.1:{free_port()}"
 
     @property
     def log(self) -> Path:
-        """Where the output of an engine of ours goes."""
+        """Return the path to the log of an engine started here."""
         return self.run_dir / "engine.log"
 
     @property
     def folder(self) -> Path:
-        """Where this process makes the folders of loaded adapters; another one may have an engine of its own."""
+        """Return the parent folder for this process's loaded adapters; another process may have its own engine."""
         return self.run_dir / "engine-adapters" / str(os.getpid())
 
     def plan(self, model: ModelFiles) -> LaunchPlan:
-        """How the engine is to be started."""
+        """Return the parameters for starting the engine."""
         refuse_uneven(len(self.gpus), model.heads)
         cpu = not self.gpus and self.device in ("auto", "cpu")
         small = model.parameters < SMALL
@@ -109,36 +111,38 @@ class EngineSettings:
 
 
 def refuse_uneven(gpus: int, heads: int | None) -> None:
-    """Raises ConfigError where a model's attention heads cannot be dealt out evenly to an engine's GPUs."""
+    """Raise ConfigError if a model's attention heads cannot be divided evenly over an engine's GPUs."""
     if not gpus or not heads or heads % gpus == 0:
         return
-    most = max(count for count in range(1, gpus) if heads % count == 0)
+    fit = max(count for count in range(1, gpus) if heads % count == 0)
     raise ConfigError(
         f"gpus.rollout: the model's {heads} attention heads cannot be divided over {gpus} GPUs",
-        remedy=f"ROLLOUT_GPUS={most} fits",
+        remedy=f"ROLLOUT_GPUS={fit} fits",
     )
 
 
-# What a request's format becomes for an engine's guided decoding. Pure.
+# The translation from a request's format to an engine's guided decoding. Pure functions.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guide:
-    """What a reply is held to: from its first token, or from where ``trigger`` is written."""
+    """The constraint on a reply: from its first token, or from the position at which ``trigger`` is written."""
 
     guidance: Guidance
     trigger: str | None = None
 
     def held(self, text: str) -> bool:
-        """Whether some of a reply with this text was held; what was not is as it would be without a guide."""
+        """Return True if the constraint was active in a reply with this text; text before it is sampled as without a
+        guide.
+        """
         return self.trigger is None or self.trigger in text
 
 
 def guide_of(prompt: Prompt, sampling: Sampling, *, tool_format: str) -> Guide | None:
-    """The schema of a reply, or a structural tag; None where the model is free."""
-    held = held_reply(prompt, sampling, tool_format=tool_format)
-    if held:
-        return Guide(guidance=_whole(held))
+    """Return the schema for a reply, or a structural tag; None if the reply is unconstrained."""
+    constraint = held_reply(prompt, sampling, tool_format=tool_format)
+    if constraint:
+        return Guide(guidance=_whole(constraint))
     calls = held_calls(prompt, sampling, tool_format=tool_format)
     return None if calls is None else Guide(guidance=_tag(_triggered(calls)), trigger=calls.trigger)
 
@@ -155,7 +159,7 @@ def _tag(form: dict[str, Any]) -> Guidance:
 
 
 def _triggered(calls: HeldCalls) -> dict[str, Any]:
-    """Free text, in which what begins as a call does goes on as one."""
+    """Return a format with free text in which a span that begins as a call must continue as one."""
     tags = []
     for before, arguments, end in calls.ways:
         assert isinstance(before, str)
@@ -176,7 +180,7 @@ def _element(part: Part) -> dict[str, Any]:
 
 
 def _spaced(text: str) -> str:
-    """After a colon models write a space, which a schema does not allow before its value."""
+    """Append a space after a final colon: models write one there, and a schema does not allow it before its value."""
     return f"{text} " if text.endswith(":") else text
 
 

@@ -1,4 +1,4 @@
-"""vLLM's words: `/v1/completions` with token ids both ways, adapters under names of their own."""
+"""The vLLM dialect: `/v1/completions` with token ids both ways, and adapters under their own names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from openclaw_rl.backends.hf.detokenizer import Ending, TokenChunk, TopLogprobs,
 from openclaw_rl.types import Sampling, Tokens
 
 _Table: TypeAlias = Mapping[str, float] | None
-"""log-probs at one position by the names of tokens, `token_id:N`"""
+"""log-probs at one position by token name, `token_id:N`"""
 _ENDINGS: Mapping[str | None, Ending] = {"stop": "stop", "length": "length"}
 _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 LORAS = 4
@@ -28,7 +28,7 @@ LORAS = 4
 
 
 class VllmDialect:
-    """A `Dialect`."""
+    """The `Dialect` for vLLM."""
 
     name = "vllm"
     package = "vllm"
@@ -46,7 +46,7 @@ class VllmDialect:
 
     def command(self, plan: LaunchPlan) -> list[str]:
         variables = ["VLLM_ALLOW_RUNTIME_LORA_UPDATING=1", "VLLM_NO_USAGE_STATS=1"]
-        if plan.sleeps or plan.lora_rank is None:  # the routes for these are there only so
+        if plan.sleeps or plan.lora_rank is None:  # these routes exist only in development mode
             variables.append("VLLM_SERVER_DEV_MODE=1")
         if plan.gpus:
             variables.append(f"CUDA_VISIBLE_DEVICES={','.join(map(str, plan.gpus))}")
@@ -115,9 +115,9 @@ class VllmDialect:
 
     def scores(self, answer: Any, *, reply: Tokens) -> tuple[tuple[float, ...], tuple[TopLogprobs, ...]]:
         rows = answer["choices"][0]["prompt_logprobs"][-len(reply) :]
-        found = [{int(token): min(entry["logprob"], 0.0) for token, entry in row.items()} for row in rows]
-        values = tuple(row[token] for row, token in zip(found, reply, strict=True))
-        return values, tuple(map(in_order, found))
+        tables = [{int(token): min(entry["logprob"], 0.0) for token, entry in row.items()} for row in rows]
+        values = tuple(row[token] for row, token in zip(tables, reply, strict=True))
+        return values, tuple(map(in_order, tables))
 
     def load_request(self, name: str, path: str) -> EngineRequest:
         return "/v1/load_lora_adapter", {"lora_name": name, "lora_path": path}
@@ -137,9 +137,9 @@ class VllmDialect:
         return ("/collective_rpc", reload), ("/reset_prefix_cache", {})
 
     def reloaded(self, answer: EngineAnswer) -> str | None:
-        found = answer.json()
-        kept = isinstance(found, dict) and found.get("success") is False
-        return "it did not let go of its prefix cache" if kept else None if answer.status == 200 else answer.words
+        content = answer.json()
+        failed = isinstance(content, dict) and content.get("success") is False
+        return "it did not reset its prefix cache" if failed else None if answer.status == 200 else answer.words
 
     def forgot(self, answer: EngineAnswer) -> bool:
         return answer.status == 404
@@ -177,7 +177,7 @@ def _lora_flags(plan: LaunchPlan) -> list[str]:
     rank = next((rank for rank in _RANKS if rank >= (plan.lora_rank or 0)), _RANKS[-1])
     flags = ["--enable-lora", "--max-loras", str(LORAS), "--max-lora-rank", str(rank)]
     if plan.cache_gib is not None and plan.lora_targets:
-        # with room for an adapter on the head the CPU build dies of scores beside other requests
+        # with room for an adapter on the head, the CPU build crashes when it scores beside other requests
         flags += ["--lora-target-modules", *plan.lora_targets]
     return flags
 
@@ -198,17 +198,17 @@ def _sampling(sampling: Sampling) -> dict[str, Any]:
 def _guided(call: GenerateCall) -> dict[str, Any]:
     if call.guidance is None:
         return {}
-    kind, wanted = call.guidance
-    return {"structured_outputs": {kind: json.dumps(wanted) if kind == "structural_tag" else dict(wanted)}}
+    kind, schema = call.guidance
+    return {"structured_outputs": {kind: json.dumps(schema) if kind == "structural_tag" else dict(schema)}}
 
 
 def _prompt(event: Mapping[str, Any], choice: Mapping[str, Any]) -> Tokens | None:
-    found = choice.get("prompt_token_ids") or event.get("prompt_token_ids")
-    return tuple(found) if found else None
+    ids = choice.get("prompt_token_ids") or event.get("prompt_token_ids")
+    return tuple(ids) if ids else None
 
 
 def _logprobs(found: Any, count: int) -> tuple[tuple[float, ...], Sequence[_Table]]:
-    """Log-probs `[count]` and those of the likeliest tokens by their names, of a completion's or a chat's form."""
+    """Return the log-probs `[count]` and those of the likeliest tokens by name, from a completion or a chat."""
     if not count:
         return (), []
     if not found:
@@ -216,7 +216,7 @@ def _logprobs(found: Any, count: int) -> tuple[tuple[float, ...], Sequence[_Tabl
     if "content" in found:
         rows = found["content"]
         values = [row["logprob"] for row in rows]
-        tables = [{each["token"]: each["logprob"] for each in (row, *row["top_logprobs"])} for row in rows]
+        tables = [{entry["token"]: entry["logprob"] for entry in (row, *row["top_logprobs"])} for row in rows]
     else:
         values, tables = found["token_logprobs"], found["top_logprobs"]
     if len(values) != count:
