@@ -1,4 +1,4 @@
-"""An engine that we start: its process, its log, and why it does not start, in words."""
+"""An engine started here: its process, its log, and a readable reason when it does not start."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TIED: Final = (
     "if sys.platform == 'linux': ctypes.CDLL(None).prctl(1, 15)\n"
     "os.execvp(sys.argv[1], sys.argv[1:])\n"
 )
-"""starts a program that ends when we do, however we end"""
+"""starts a program that ends with this process, however it ends"""
 _CAUSES: Final[Sequence[tuple[str, str, str]]] = (
     (
         r"No module named '?(\w+)'?",
@@ -69,18 +69,18 @@ _CAUSES: Final[Sequence[tuple[str, str, str]]] = (
         "use a newer release of the engine, or another model",
     ),
 )
-"""how a log betrays why an engine did not start: a pattern, what it means, the remedy"""
+"""log patterns for a failed start: the pattern, its meaning, the remedy"""
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    """Return a free port on this machine."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 class LaunchedEngine:
-    """One engine process, its output in ``log``. ``progress`` is told what a person who waits may want to know."""
+    """One engine process, its output in ``log``. ``progress`` receives messages for a waiting user."""
 
     def __init__(self, name: str, command: Sequence[str], log: Path, progress: Callable[[str], None]) -> None:
         self.name, self._command, self._log = name, command, log
@@ -90,7 +90,7 @@ class LaunchedEngine:
 
     @property
     def pid(self) -> int | None:
-        """The process's id; None where none runs."""
+        """Return the process id; None if no process runs."""
         return self._process.pid if self._process is not None and self._process.returncode is None else None
 
     async def start(self) -> None:
@@ -115,12 +115,12 @@ class LaunchedEngine:
                 ) from error
 
     async def wait(self) -> int:
-        """The exit code, once it ended."""
+        """Wait for the process to end and return its exit code."""
         assert self._process is not None
         return await self._process.wait()
 
     async def stop(self) -> None:
-        """End the process and those that it started. Safe to call twice."""
+        """End the process and its children. Safe to call twice."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -134,27 +134,27 @@ class LaunchedEngine:
         await process.wait()
 
     def failure(self) -> BackendError:
-        """Why it ended before it answered, by its log."""
+        """Return the reason why it ended before it answered, read from its log."""
         text = self._text()
         for pattern, what, remedy in _CAUSES:
-            found = re.search(pattern, text)
-            if found:
-                words = what.format(*(group or "" for group in found.groups()))
+            match = re.search(pattern, text)
+            if match:
+                words = what.format(*(group or "" for group in match.groups()))
                 return ModelRefused(f"{self.name} did not start: {words} (log: {self._log})", remedy=remedy)
         errors = [line.strip() for line in text.splitlines() if re.search(r"error|exception", line, re.IGNORECASE)]
-        last = (errors or text.strip().splitlines() or ["it said nothing"])[-1][:300]
+        last = (errors or text.strip().splitlines() or ["its log is empty"])[-1][:300]
         return ModelRefused(f"{self.name} did not start: {last}", remedy=f"see its log, {self._log}")
 
     def _text(self) -> str:
-        """What this process wrote, the end of it."""
+        """Return the end of this process's output."""
         with self._log.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(self._read_to, size - _TAIL))
             return file.read().decode(errors="replace")
 
 
-# Where the engine of a run answers: kept in the run directory by the process that started it, so that others use it too
-# instead of starting a second one.
+# The address of a run's engine: written to the run directory by the process that started it, so that other processes
+# use that engine instead of starting a second one.
 
 log = logging.getLogger(__name__)
 
@@ -162,7 +162,7 @@ FILE: Final = "engine.json"
 
 
 def remember(run_dir: Path, *, engine: str, url: str) -> None:
-    """Keep the address of an engine of this process; a disk that takes nothing is no reason not to serve."""
+    """Record the address of this process's engine; if the disk refuses, log a warning and continue serving."""
     try:
         files.write(run_dir / FILE, json.dumps({"engine": engine, "url": url, "pid": os.getpid()}) + "\n", mode=0o600)
     except OSError as error:
@@ -170,30 +170,30 @@ def remember(run_dir: Path, *, engine: str, url: str) -> None:
 
 
 def forget(run_dir: Path) -> None:
-    """Take the address of an engine of this process back; that of another process stays."""
-    kept = _read(run_dir)
-    if kept is not None and kept[2] == os.getpid():
+    """Remove the recorded address if it belongs to this process."""
+    record = _read(run_dir)
+    if record is not None and record[2] == os.getpid():
         (run_dir / FILE).unlink(missing_ok=True)
 
 
 def remembered(run_dir: Path, *, engine: str) -> str | None:
-    """The address of the engine that another process of this run started and watches; None where there is none."""
-    kept = _read(run_dir)
-    if kept is None or kept[0] != engine or kept[2] == os.getpid() or not is_running(kept[2]):
+    """Return the address of the engine that another process in this run started and watches; None if there is none."""
+    record = _read(run_dir)
+    if record is None or record[0] != engine or record[2] == os.getpid() or not is_running(record[2]):
         return None
-    return kept[1]
+    return record[1]
 
 
 def _read(run_dir: Path) -> tuple[str, str, int] | None:
     try:
-        kept = json.loads((run_dir / FILE).read_text("utf-8"))
-        return str(kept["engine"]), str(kept["url"]), int(kept["pid"])
+        record = json.loads((run_dir / FILE).read_text("utf-8"))
+        return str(record["engine"]), str(record["url"]), int(record["pid"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process with this number is there."""
+    """Return True if a process with this id exists."""
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):

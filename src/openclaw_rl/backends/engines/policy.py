@@ -1,7 +1,7 @@
-"""The policy on an engine that people run already: the `Policy` port over HTTP, token ids both ways.
+"""The policy on an external engine: the `Policy` port over HTTP, with token ids both ways.
 
-We render the prompt with the model's own tokenizer, send its ids, and get ids and log-probs back: nothing is ever
-tokenised twice. A reply whose engine dies goes on from the tokens it has when the engine is back.
+The prompt is rendered with the model's own tokenizer, its ids are sent, and ids and log-probs return: no text is
+tokenized twice. If the engine dies during a reply, the reply continues from its tokens when the engine is back.
 """
 
 from __future__ import annotations
@@ -40,27 +40,27 @@ from openclaw_rl.errors import (
 from openclaw_rl.ports import Ability, Delta, EngineFinding, Policy, Stream
 from openclaw_rl.types import Completion, Prompt, Sampling, Tokens, Version
 
-# What an engine's refusal means for the request that it refused.
+# The translation from an engine's refusal to an error for the request.
 
 
 class Forgotten(Exception):
-    """The engine does not know the adapter of a request."""
+    """The engine does not have the adapter that a request names."""
 
 
 def refusal(dialect: Dialect, answer: EngineAnswer) -> Exception:
-    """The error that an answer other than 200 stands for."""
+    """Return the error for an answer with a status other than 200."""
     if dialect.forgot(answer):
         return Forgotten(answer.words)
     words = f"the engine refused the request: {answer.words}"
     if answer.status == 429:
         return BackendDown(words)
-    if answer.status >= 500:  # an engine whose core died says so once, then ends
+    if answer.status >= 500:  # an engine whose core died answers once with this, then ends
         return ConnectionLost(f"the engine failed: {answer.words}")
     return RequestError(words, status=400)
 
 
 def code_of(error: Any) -> int:
-    """The status that an error inside of a stream stands for."""
+    """Return the status for an error inside a stream."""
     code = error.get("code") if isinstance(error, dict) else None
     return code if isinstance(code, int) and 400 <= code < 600 else 500
 
@@ -68,7 +68,7 @@ def code_of(error: Any) -> int:
 log = logging.getLogger(__name__)
 
 DEATHS = 3
-"""how many engines may die under a request before it counts as what they die of"""
+"""engine deaths during one request before the request counts as the cause"""
 
 _Deltas: TypeAlias = AsyncGenerator[Delta | Completion, None]
 _Chunks: TypeAlias = AsyncGenerator[TokenChunk, None]
@@ -95,49 +95,49 @@ class EnginePolicy(RemotePolicy):
 
     @property
     def health(self) -> dict[str, Any]:
-        """How the engine is, and which adapters it holds."""
-        found = self._server.health if self._server else {"state": "stopped", "engine": self._dialect.name}
+        """Return the engine's state, and the adapters that it has loaded."""
+        status = self._server.health if self._server else {"state": "stopped", "engine": self._dialect.name}
         names = self._shelf.names if self._shelf else {}
-        return {**found, "live": self.live, "adapters": names, "unloadable": dict(self._versions.unloadable)}
+        return {**status, "live": self.live, "adapters": names, "unloadable": dict(self._versions.unloadable)}
 
     @property
     def runner(self) -> str | None:
-        """How the model is run; None before `start`."""
+        """Return the engine's name and address; None before `start`."""
         return f"{self.health['engine']} at {self.health['url']}" if self._server else None
 
     @property
     def outage(self) -> str | None:
-        """Why it cannot answer, and will not soon; None while it answers or is being started again."""
+        """Return the reason for a lasting outage; None while the engine answers or restarts."""
         return self._server.outage if self._server else None
 
     # --- life
 
     async def start(self) -> None:
-        """Read the model's files and reach the engine, or start it; raises ModelRefused with the remedy."""
+        """Read the model's files and reach the engine, or start it; raise ModelRefused with the remedy on failure."""
         if self._server is not None:
             return
-        given = self._settings
+        settings = self._settings
         self._model = await asyncio.to_thread(self._read_model)
-        find = self._of_this_run if given.follows else None
-        there = find() if find is not None else None
-        http = EngineHttp(there or given.address, key=given.key)
-        launched = self._launched(self._model) if given.launched and there is None else None
+        find = self._of_this_run if settings.follows else None
+        running_url = find() if find is not None else None
+        http = EngineHttp(running_url or settings.address, key=settings.key)
+        launched = self._launched(self._model) if settings.launched and running_url is None else None
         self._server = EngineServer(
             http, self._dialect, launched=launched, returned=self._returned, progress=self._progress, find=find
         )
         self._shelf, self._text = self._make_shelf(http, self._model), PromptEncoder(self._model.chat)
         try:
-            if launched is not None and not given.follow:
-                remember(given.run_dir, engine=self._dialect.name, url=http.url)
+            if launched is not None and not settings.follow:
+                remember(settings.run_dir, engine=self._dialect.name, url=http.url)
             facts = await self._server.start()
         except BaseException:
             await self.stop()
             raise
         self.name, self.base, self.tool_format = self._model.name, self._model.base, self._model.tool_format
-        self.context = min(facts.context or self._model.context, given.context or self._model.context)
+        self.context = min(facts.context or self._model.context, settings.context or self._model.context)
 
     def _of_this_run(self) -> str | None:
-        """Where an engine answers that another process of the run started."""
+        """Return the address of an engine that another process in the run started."""
         return remembered(self._settings.run_dir, engine=self._dialect.name)
 
     def _make_shelf(self, http: EngineHttp, model: ModelFiles) -> AdapterShelf | WeightShelf:
@@ -149,11 +149,11 @@ class EnginePolicy(RemotePolicy):
         )
 
     async def examine(self) -> Sequence[EngineFinding]:
-        """What is to be said of the engine; nothing is started."""
-        given = self._settings
-        if given.launched:
-            return [await examine_environment(given.plan_python, self._dialect)]
-        http = EngineHttp(given.address, key=given.key)
+        """Examine the engine without starting it."""
+        settings = self._settings
+        if settings.launched:
+            return [await examine_environment(settings.plan_python, self._dialect)]
+        http = EngineHttp(settings.address, key=settings.key)
         try:
             gone = await unreachable(http, self._dialect)
             if gone is not None:
@@ -165,20 +165,20 @@ class EnginePolicy(RemotePolicy):
                 self._dialect,
                 await server.start(),
                 encode=model.chat.tokenizer.encode,
-                rank=given.lora_rank if given.lora else None,
-                turns=given.turns,
-                folder=given.run_dir,
+                rank=settings.lora_rank if settings.lora else None,
+                turns=settings.turns,
+                folder=settings.run_dir,
             )
         finally:
             http.close()
 
     def _read_model(self) -> ModelFiles:
-        given = self._settings
+        settings = self._settings
         return read_model(
-            given.model,
-            cache_dir=given.cache_dir,
-            chat_template=given.chat_template,
-            tool_format=given.tool_format,
+            settings.model,
+            cache_dir=settings.cache_dir,
+            chat_template=settings.chat_template,
+            tool_format=settings.tool_format,
             progress=self._progress,
         )
 
@@ -187,7 +187,7 @@ class EnginePolicy(RemotePolicy):
         return LaunchedEngine(self._dialect.name, self._dialect.command(plan), self._settings.log, self._progress)
 
     async def stop(self) -> None:
-        """End what we started, give back what we loaded. Safe to call twice."""
+        """End an engine started here, or unload this process's adapters from an external one. Safe to call twice."""
         server, self._server = self._server, None
         if server is None or self._shelf is None or self._text is None:
             return
@@ -197,7 +197,7 @@ class EnginePolicy(RemotePolicy):
         self._text.close()
 
     async def _returned(self) -> None:
-        """The engine is back: what it held is gone, and the live version is loaded before anybody is answered."""
+        """Restore the state after the engine's return: load the live version before any request is answered."""
         shelf = self._on_shelf()
         shelf.returned(self._up().facts.adapters)
         try:
@@ -210,11 +210,11 @@ class EnginePolicy(RemotePolicy):
     # --- versions
 
     def know(self, version: Version) -> None:
-        """Make ``version`` known by its number; it is loaded by the first request for it."""
+        """Register ``version`` by its number; the first request for it loads it."""
         self._versions.know(version)
 
     async def load(self, version: Version) -> None:
-        """Load ``version`` beside the running one and make it live. Requests in flight keep theirs."""
+        """Load ``version`` beside the running one and make it live. Requests in flight finish on their version."""
         before = self.live
         async with self._on_shelf().taking_up():
             await self.admit(version)
@@ -224,7 +224,7 @@ class EnginePolicy(RemotePolicy):
             self._on_shelf().let_go(before)
 
     async def admit(self, version: Version) -> None:
-        """Load ``version`` beside the live one and keep it until `dismiss`; raises ModelRefused for damaged weights."""
+        """Load ``version`` beside the live one until `dismiss`; raise ModelRefused if its weights are damaged."""
         self.know(version)
         try:
             async with self._up().request():
@@ -238,38 +238,40 @@ class EnginePolicy(RemotePolicy):
             raise
 
     async def dismiss(self, number: int) -> None:
-        """Let an admitted version go, unless it is the live one."""
+        """Release an admitted version, unless it is the live one."""
         if number != self.live and self._shelf is not None:
             self._shelf.let_go(number)
 
     def asleep(self) -> AbstractAsyncContextManager[None]:
-        """The engine's GPU memory is free inside; requests wait, none fails."""
+        """Free the engine's GPU memory inside the block; requests wait, none fails."""
         return self._up().asleep()
 
     async def _smoke(self, name: str | None) -> None:
-        """One token from weights that were just loaded: weights that are not finite show here, to nobody else."""
+        """Sample one token from newly loaded weights, so that weights that are not finite fail before any request uses
+        them.
+        """
         prompt = (next(iter(self._encoder().ends)),)
         call = GenerateCall(
             adapter=name, prompt=prompt, sampling=Sampling(temperature=0.0), limit=1, ends=(), scope="", guidance=None
         )
         try:
             async with aclosing(self._chunks(self._dialect.generate_path, self._body(call), call.sampling)) as chunks:
-                found = [value async for chunk in chunks for value in chunk.logprobs]
+                logprobs = [value async for chunk in chunks for value in chunk.logprobs]
         except (RequestError, ValueError) as error:
             raise ModelRefused(f"it does not answer: {error}", remedy="train from its parent") from error
-        if not found or not all(map(math.isfinite, found)):
+        if not logprobs or not all(map(math.isfinite, logprobs)):
             raise ModelRefused("its log-probs are not finite", remedy="train from its parent")
 
     # --- replies
 
     def generate(self, prompt: Prompt, sampling: Sampling, *, version: int | None = None, scope: str = "") -> Stream:
-        """Stream a reply of ``version`` (None: the live one). Closing the stream early stops generation."""
+        """Stream a reply by ``version`` (None: the live one). Closing the stream early stops generation."""
         if sampling.dry_multiplier:
             sampling = replace(sampling, dry_multiplier=0.0)  # engines have no such penalty, so none is recorded
         return self._generate(prompt, sampling, version, scope)
 
     def scoped(self, scope: str) -> Policy:
-        """The same policy for one scope: the prefix cache of another is not used."""
+        """Return the same policy for one scope, with its own part of the prefix cache."""
         return cast(Policy, ScopedPolicy(self, scope)) if scope else self
 
     async def _scored(
@@ -303,17 +305,19 @@ class EnginePolicy(RemotePolicy):
             if images:
                 chat = ChatCall(adapter=name, prompt=prompt, sampling=sampling, limit=sampling.max_tokens)
                 return self._dialect.chat_path, self._dialect.chat_body(chat, self._up().facts)
-            going_on = sampling if sampling.seed is None else replace(sampling, seed=sampling.seed + len(reply.tokens))
-            made = GenerateCall(
+            resumed_sampling = (
+                sampling if sampling.seed is None else replace(sampling, seed=sampling.seed + len(reply.tokens))
+            )
+            generate_call = GenerateCall(
                 adapter=name,
                 prompt=(*ids, *reply.tokens),
-                sampling=going_on,
+                sampling=resumed_sampling,
                 limit=reply.left,
                 ends=tuple(sorted(self._encoder().ends)),
                 scope=scope,
                 guidance=None if guide is None else guide.guidance,
             )
-            return self._dialect.generate_path, self._body(made)
+            return self._dialect.generate_path, self._body(generate_call)
 
         def resumable() -> bool:
             return not images and (guide is None or not guide.held(reply.text))
@@ -323,7 +327,7 @@ class EnginePolicy(RemotePolicy):
             async for delta in deltas:
                 yield delta
         if guide is not None and reply.tokens and guide.held(reply.text):
-            # guided log-probs are those of what the guide allowed: the reply's own are had by scoring it
+            # guided log-probs are over the tokens that the guide allowed: scoring the reply gives its own
             scores = await self.score(
                 reply.prompt, tuple(reply.tokens), version=number, temperature=sampling.temperature
             )
@@ -337,7 +341,7 @@ class EnginePolicy(RemotePolicy):
         call: Callable[[str | None], tuple[str, dict[str, Any]]],
         resumable: Callable[[], bool],
     ) -> AsyncGenerator[Delta, None]:
-        """The deltas of a reply, whatever happens to the engine on the way."""
+        """Yield the reply's deltas, resuming it after an engine failure."""
         deaths = forgotten = 0
         while reply.finish is None:
             try:
@@ -371,15 +375,15 @@ class EnginePolicy(RemotePolicy):
                     raise BackendError(f"the engine refused the request: {error}", remedy=remedy) from error
 
     async def _chunks(self, path: str, body: dict[str, Any], sampling: Sampling) -> _Chunks:
-        """What the engine says as it comes, what comes together as one; raises what it refuses with."""
+        """Yield engine events, merging those that arrive together; raise the refusal's error if the engine refuses."""
         http, taken = self._up().http, 0
         events = http.stream(path, body) if body["stream"] else http.whole(path, body)
         async with aclosing(events):
-            async for found in events:
-                if isinstance(found, EngineAnswer):
-                    raise refusal(self._dialect, found)
+            async for events_or_answer in events:
+                if isinstance(events_or_answer, EngineAnswer):
+                    raise refusal(self._dialect, events_or_answer)
                 chunks = []
-                for event in found:
+                for event in events_or_answer:
                     chunks.append(self._chunk(event, taken, sampling))
                     taken += len(chunks[-1].tokens)
                 yield TokenChunk.joined(chunks)
@@ -410,19 +414,19 @@ class EnginePolicy(RemotePolicy):
 
 
 async def _nothing() -> None:
-    """Nothing to put back: nothing was loaded."""
+    """Do nothing: no version was loaded, so none needs to be restored."""
 
 
-# The policies of ``policy.backend = "vllm"`` and ``"sglang"``, called with the settings of `EngineSettings`.
+# The policies for ``policy.backend = "vllm"`` and ``"sglang"``, called with the settings in `EngineSettings`.
 
 
 @wraps(EngineSettings, assigned=(), updated=())
 def vllm_policy(**settings: Any) -> EnginePolicy:
-    """A policy on vLLM."""
+    """Return a policy on vLLM."""
     return EnginePolicy(VllmDialect(), EngineSettings(**settings))
 
 
 @wraps(EngineSettings, assigned=(), updated=())
 def sglang_policy(**settings: Any) -> EnginePolicy:
-    """A policy on SGLang."""
+    """Return a policy on SGLang."""
     return EnginePolicy(SglangDialect(), EngineSettings(**settings))

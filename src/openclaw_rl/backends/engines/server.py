@@ -1,7 +1,7 @@
-"""The engine behind a URL, whoever started it: whether it answers, and its return when it did not.
+"""The engine behind a URL, started here or externally: its health, and its return after an outage.
 
-An engine that we started is started again when it ends, one that others run is waited for. Requests wait meanwhile, and
-while it sleeps; whoever lost an answer calls `lost` and asks again once `request` lets it through.
+An engine started here is restarted when it ends; an external one is awaited. Requests wait meanwhile, and while it
+sleeps; a caller whose answer was interrupted calls `lost` and retries inside `request`.
 """
 
 from __future__ import annotations
@@ -21,21 +21,22 @@ from openclaw_rl.errors import BackendDown, BackendError, BackendGone, ModelRefu
 log = logging.getLogger(__name__)
 
 RESTARTS: Final = 5
-"""starts in vain after which the engine is down"""
+"""failed starts after which the engine is down"""
 RETRY_DOWN: Final = 60.0
-"""seconds from one try to the next of an engine that is down"""
+"""seconds between two attempts while an engine is down"""
 HOLD: Final = 300.0
-"""seconds a request waits for an engine that is being started again: large models take minutes"""
+"""seconds that a request waits for a restarting engine: large models take minutes"""
 POLL: Final = 0.25
 SHOWN: Final = 10.0
-"""seconds between two lines of progress"""
+"""seconds between two progress messages"""
 PATIENCE: Final = 1800.0
 """seconds an engine has to load its model"""
 
 
 class EngineServer:
-    """``launched`` None: somebody else runs the engine; ``find`` says where, if that may change. ``returned`` is called
-    when it answers again after a loss."""
+    """The connection to an engine. ``launched`` None: the engine is external; ``find`` returns its address if that may
+    change. ``returned`` is called when it answers again after an outage.
+    """
 
     def __init__(
         self,
@@ -64,23 +65,23 @@ class EngineServer:
 
     @property
     def facts(self) -> EngineFacts:
-        """What it says of itself."""
+        """Return the properties that the engine reports."""
         assert self._facts is not None, "the engine was started"
         return self._facts
 
     @property
     def ours(self) -> bool:
-        """Whether we started it."""
+        """Return True if the engine was started here."""
         return self._launched is not None
 
     @property
     def outage(self) -> str | None:
-        """Why it cannot answer, and will not soon."""
+        """Return the reason for a lasting outage; None if there is none."""
         return f"the {self.dialect.name} engine is down: {self.error}" if self.state == "down" else None
 
     @property
     def health(self) -> dict[str, Any]:
-        """Its state, in words and numbers."""
+        """Return the state for status reports."""
         return {
             "state": self.state,
             "url": self.http.url,
@@ -91,7 +92,7 @@ class EngineServer:
         }
 
     async def start(self) -> EngineFacts:
-        """Start the engine, or reach the one that runs; raises ModelRefused with the reason and the remedy."""
+        """Start the engine, or reach the running one; raise ModelRefused with the reason and the remedy on failure."""
         self.state = "starting"
         try:
             await self._open()
@@ -101,7 +102,7 @@ class EngineServer:
         return self.facts
 
     async def stop(self) -> None:
-        """End what we started. Safe to call twice."""
+        """End an engine started here. Safe to call twice."""
         self.state = "stopped"
         self._up.clear()
         for task in (self._again, self._watching):
@@ -116,7 +117,7 @@ class EngineServer:
 
     @asynccontextmanager
     async def request(self) -> AsyncIterator[None]:
-        """The engine answers when the block begins, and is not sent to sleep in it; raises BackendDown."""
+        """Wait until the engine answers, and keep it from sleeping inside the block; raise BackendDown on failure."""
         await self.ready()
         self._requests += 1
         self._quiet.clear()
@@ -129,7 +130,7 @@ class EngineServer:
 
     @asynccontextmanager
     async def asleep(self) -> AsyncIterator[None]:
-        """The engine has given its GPU memory away inside. Requests under way end first, those that come wait."""
+        """Release the engine's GPU memory inside the block. Requests in flight end first, new ones wait."""
         await self.ready()
         self.state, slept = "asleep", False
         self._up.clear()
@@ -150,7 +151,7 @@ class EngineServer:
                 await self._tell(self.dialect.wake_request)
             elif not await self._healthy():
                 raise ConnectionLost(f"no engine answers at {self.http.url}")
-        except BackendError as error:  # what cannot be woken is started again, where it is ours
+        except BackendError as error:  # an engine that cannot be woken is restarted if it was started here
             self._restart(error.what)
             return
         self.state = "ready"
@@ -163,8 +164,8 @@ class EngineServer:
             raise BackendError(what, remedy=self.dialect.sleep_remedy)
 
     async def ready(self) -> None:
-        """Wait while the engine sleeps or is being started again; raises BackendDown where a start takes too long."""
-        while self.state == "asleep":  # for as long as a training step takes
+        """Wait while the engine sleeps or restarts; raise BackendDown if a start takes too long."""
+        while self.state == "asleep":  # lasts as long as a training step
             await self._up.wait()
         if self._up.is_set():
             return
@@ -177,7 +178,7 @@ class EngineServer:
             raise BackendDown(f"the {self.dialect.name} engine is {self.state}: {self.error}", retry_after=30.0)
 
     def lost(self, error: ConnectionLost) -> None:
-        """An answer did not come: find out whether the engine is still there."""
+        """Report a lost answer: check whether the engine still answers, and restart it if not."""
         if self.state == "ready":
             self._restart(error.what)
 
@@ -196,7 +197,7 @@ class EngineServer:
         self._up.set()
 
     async def _launch(self, launched: LaunchedEngine) -> None:
-        if await self._healthy():  # it would be taken for ours, which cannot have that port
+        if await self._healthy():  # it would be mistaken for the engine started here, which cannot have that port
             raise ModelRefused(
                 f"something answers at {self.http.url} already, where {self.dialect.name} was to be started",
                 remedy="leave policy.launch out to use it, or policy.url to have a free port chosen",
@@ -206,7 +207,7 @@ class EngineServer:
         self._watching = asyncio.get_running_loop().create_task(self._watch(launched))
 
     async def _until_healthy(self, launched: LaunchedEngine) -> None:
-        began = shown = time.monotonic()
+        began = reported = time.monotonic()
         self._progress(f"starting {self.dialect.name}; this takes a minute or more, see its log")
         ended = asyncio.ensure_future(launched.wait())
         try:
@@ -218,8 +219,8 @@ class EngineServer:
                     raise ModelRefused(
                         f"{self.dialect.name} did not answer within {PATIENCE:.0f} s", remedy="see its log"
                     )
-                if now - shown >= SHOWN:
-                    shown = now
+                if now - reported >= SHOWN:
+                    reported = now
                     self._progress(f"{self.dialect.name} loads the model ({now - began:.0f} s)")
                 await asyncio.wait([ended], timeout=POLL)
         finally:
@@ -227,13 +228,13 @@ class EngineServer:
         self._progress(f"{self.dialect.name} is ready after {time.monotonic() - began:.0f} s")
 
     async def _answers(self) -> bool:
-        """Whether an engine of others answers; one that another process of the run just started is waited for."""
+        """Return True if an external engine answers; wait for one that another process in the run has just started."""
         began = time.monotonic()
         while not await self._healthy():
-            found = self._find() if self._find is not None else None
-            if found is None or time.monotonic() - began > PATIENCE:
+            url = self._find() if self._find is not None else None
+            if url is None or time.monotonic() - began > PATIENCE:
                 return False
-            self.http.aim(found)
+            self.http.aim(url)
             await asyncio.sleep(POLL)
         return True
 
@@ -259,7 +260,7 @@ class EngineServer:
             raise ModelRefused(old, remedy="install a newer release in the engine's environment")
         return facts
 
-    # --- coming back
+    # --- recovery
 
     async def _watch(self, launched: LaunchedEngine) -> None:
         code = await launched.wait()
@@ -273,7 +274,7 @@ class EngineServer:
         self._again = asyncio.get_running_loop().create_task(self._come_back())
 
     async def _come_back(self) -> None:
-        """Until the engine answers again: start it anew where it is ours and ended, wait for it where it is not."""
+        """Retry until the engine answers: restart one that was started here and ended, wait for an external one."""
         attempt = 0
         while True:
             if attempt:
@@ -287,14 +288,14 @@ class EngineServer:
                 log.error("engine.restart attempt=%d error=%s", attempt, error.what)
             if attempt == RESTARTS:
                 self.state = "down"
-                self._up.set()  # those who wait go on, and see that it is down
+                self._up.set()  # waiting requests continue, and find the state "down"
                 self._up.clear()
 
     async def _try_again(self) -> None:
-        if self._find is not None and (found := self._find()) is not None:
-            self.http.aim(found)
+        if self._find is not None and (url := self._find()) is not None:
+            self.http.aim(url)
         survived = await self._healthy() and (self._launched is None or self._launched.pid is not None)
-        if survived:  # one connection broke, or the engine of others is back
+        if survived:  # one connection broke, or the external engine is back
             self._facts = await self._read_facts()
         else:
             self.restarts += 1

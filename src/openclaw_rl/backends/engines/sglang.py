@@ -1,7 +1,7 @@
-"""SGLang's words: `/generate` with token ids both ways, adapters by `/load_lora_adapter`.
+"""The SGLang dialect: `/generate` with token ids both ways, adapters through `/load_lora_adapter`.
 
-Its log-probs are those of the sampling temperature (unless SGLANG_RETURN_ORIGINAL_LOGPROB is set), so API clients see
-these too where a request has another temperature than 1. Written from the routes of release 0.5.23.
+Its log-probs are at the sampling temperature (unless SGLANG_RETURN_ORIGINAL_LOGPROB is set), so API clients also
+receive these if a request has a temperature other than 1. Based on the routes in release 0.5.23.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LORAS = 4
 
 
 class SglangDialect:
-    """A `Dialect`."""
+    """The `Dialect` for SGLang."""
 
     name = "sglang"
     package = "sglang"
@@ -79,11 +79,11 @@ class SglangDialect:
         return body
 
     def chat_body(self, call: ChatCall, facts: EngineFacts) -> dict[str, Any]:
-        """It gives the ids of such a reply only when it is whole, so that it comes in one piece."""
+        """Build a request without streaming: the engine returns a chat reply's ids only when the reply is complete."""
         body: dict[str, Any] = {
             **_sampling(call.sampling),
             "model": facts.model,
-            **chat_fields(call.prompt, tool_choice="auto"),  # "none" would keep the tools from the template
+            **chat_fields(call.prompt, tool_choice="auto"),  # with "none" the template would not contain the tools
             "logprobs": True,
             "top_logprobs": call.sampling.top_logprobs,
             "return_token_ids": True,
@@ -100,7 +100,9 @@ class SglangDialect:
         return body if call.adapter is None else body | {"lora_path": call.adapter}
 
     def chunk(self, event: Mapping[str, Any], *, taken: int, temperature: float, top: int) -> TokenChunk:
-        """An event holds the whole reply so far, or what is new where the engine is set so; both end with the new."""
+        """Parse an event with the whole reply so far, or with its new part, as the engine is configured; both end with
+        the new tokens.
+        """
         if "choices" in event:
             return _whole(event["choices"][0])
         if "meta_info" not in event:
@@ -125,10 +127,10 @@ class SglangDialect:
         if [row[1] for row in rows] != list(reply):
             raise ValueError("the engine scored other tokens than those of the reply")
         tops = (about.get("input_top_logprobs") or [])[-len(reply) :]
-        found = tuple(
+        likeliest = tuple(
             in_order({row[1]: min(row[0], 0.0)} | dict(_top(top))) for row, top in zip(rows, tops, strict=False)
         )
-        return tuple(min(row[0], 0.0) for row in rows), found or ((),) * len(reply)
+        return tuple(min(row[0], 0.0) for row in rows), likeliest or ((),) * len(reply)
 
     def load_request(self, name: str, path: str) -> EngineRequest:
         return "/load_lora_adapter", {"lora_name": name, "lora_path": path}
@@ -143,9 +145,9 @@ class SglangDialect:
         return (("/update_weights_from_disk", {"model_path": path, "flush_cache": True}),)
 
     def reloaded(self, answer: EngineAnswer) -> str | None:
-        found = answer.json()
-        fine = answer.status == 200 and isinstance(found, dict) and found.get("success", True)
-        return None if fine else answer.words
+        content = answer.json()
+        succeeded = answer.status == 200 and isinstance(content, dict) and content.get("success", True)
+        return None if succeeded else answer.words
 
     def forgot(self, answer: EngineAnswer) -> bool:
         words = answer.words.lower()
@@ -165,13 +167,13 @@ class SglangDialect:
 
 
 def _whole(choice: Mapping[str, Any]) -> TokenChunk:
-    """A reply of the chat route, all of it, with the prompt's tokens as the engine made them."""
+    """Parse a complete reply from the chat route, with the prompt's tokens from the engine."""
     chunk = _tokens(tuple(choice["response_token_ids"]), choice["meta_info"])
     return replace(chunk, prompt=tuple(choice["prompt_token_ids"]))
 
 
 def _tokens(tokens: Tokens, about: Mapping[str, Any]) -> TokenChunk:
-    """Tokens with the last log-probs of ``about``, which may be those of the whole reply."""
+    """Return tokens with the last log-probs in ``about``, which may cover the whole reply."""
     new, finish = len(tokens), about.get("finish_reason")
     rows = (about.get("output_token_logprobs") or [])[-new:] if new else []
     if [row[1] for row in rows] != list(tokens):
@@ -210,11 +212,11 @@ def _sampling_params(call: GenerateCall) -> dict[str, Any]:
     if call.sampling.seed is not None:
         body["sampling_seed"] = call.sampling.seed
     if call.guidance is not None:
-        kind, wanted = call.guidance
-        body["json_schema" if kind == "json" else kind] = json.dumps(wanted)
+        kind, schema = call.guidance
+        body["json_schema" if kind == "json" else kind] = json.dumps(schema)
     return body
 
 
 def _top(row: Any) -> TopLogprobs:
-    """Rows of log-prob, token and its text; None where a position has none."""
+    """Return a position's tokens by log-prob, from rows with log-prob, token and text; None is an empty position."""
     return in_order({entry[1]: min(entry[0], 0.0) for entry in row or ()})

@@ -1,8 +1,9 @@
-"""Full fine-tunes on an engine, which holds one model at a time: its requests are of one version at a time.
+"""Versions in an engine: adapters loaded beside each other, or whole models (full fine-tunes) one at a time.
 
-Requests of the version that the engine holds run together. One of another version waits until they have ended, then the
-engine reads that version's weights from disk. While it does, and a while before where it never gets quiet, requests
-wait; none fails. Where nobody asks for another version, the engine goes back to the live one.
+With full fine-tunes, requests for the version in the engine run together. A request for another version waits until
+they have ended, then the engine reads that version's weights from disk. Requests wait during the change, and shortly
+before it if the engine is never idle; none fails. When no request needs another version, the engine returns to the live
+one.
 """
 
 from __future__ import annotations
@@ -24,22 +25,21 @@ from openclaw_rl.backends.engines.http import EngineHttp
 from openclaw_rl.backends.engines.launched import is_running
 from openclaw_rl.errors import BackendDown, BackendError, ModelRefused, RequestError
 
-# The adapters that an engine holds: each load under a fresh name, from a fresh folder, and never taken away in use.
+# Adapters: each load has a new name and a new folder, and an adapter in use is never unloaded.
 #
-# An engine keeps keys and values of a prompt by the adapter's name, and reads the folder again when it likes. So a
-# version is put into a folder of its own (hard links, so that it costs nothing and outlives what retention deletes),
-# loaded under a name that was never used before, tried, used, and let go when the last request has left it: unloaded
-# first, its folder deleted a while later.
+# An engine caches a prompt's keys and values by adapter name, and may read the folder again at any time. So each
+# version is put into its own folder (hard links, which cost nothing and survive retention's deletions), loaded under a
+# name never used before, tested, used, and released after its last request: unloaded first, its folder deleted later.
 
 log = logging.getLogger(__name__)
 
 SPARE: Final = 2
-"""versions that nobody keeps and that stay loaded, for the next request that names them"""
+"""unreferenced versions that stay loaded, for the next request that names them"""
 GRACE: Final = 30.0
-"""seconds from the unloading of an adapter to the deletion of its folder"""
+"""seconds between unloading an adapter and deleting its folder"""
 
 Smoke = Callable[[str | None], Awaitable[None]]
-"""tries an adapter by its name, None the engine's own model; raises BackendError where it cannot answer"""
+"""tests an adapter by name, None for the engine's own model; raises BackendError if it cannot answer"""
 
 
 @dataclass(eq=False, slots=True)
@@ -49,11 +49,11 @@ class _Loaded:
     folder: Path
     users: int = 0
     gone: bool = False
-    """the engine does not know it any more, or it is being unloaded"""
+    """True if the engine has lost it, or if it is being unloaded"""
 
 
 class AdapterShelf:
-    """Which adapters are loaded, and by whom they are used. ``paths`` says where a version lies."""
+    """The loaded adapters and their use counts. ``paths`` maps versions to directories."""
 
     def __init__(
         self, http: EngineHttp, dialect: Dialect, folder: Path, *, paths: Mapping[int, str | None], smoke: Smoke
@@ -67,12 +67,12 @@ class AdapterShelf:
 
     @property
     def names(self) -> dict[int, str]:
-        """The loaded versions and their names at the engine."""
+        """Return the loaded versions and their names in the engine."""
         return {number: entry.name for number, entry in sorted(self._loaded.items())}
 
     @asynccontextmanager
     async def using(self, number: int) -> AsyncIterator[str | None]:
-        """The name of a version at the engine for as long as the block lasts; None is the base model."""
+        """Yield the version's name in the engine, usable inside the block; None is the base model."""
         if self._paths.get(number) is None:
             yield None
             return
@@ -86,39 +86,39 @@ class AdapterShelf:
 
     @asynccontextmanager
     async def taking_up(self) -> AsyncIterator[None]:
-        """Another version is made live inside; nobody has to wait, since adapters stand beside each other."""
+        """Switch the live version inside the block; requests continue, since adapters are loaded beside each other."""
         yield
 
     async def settled(self) -> None:
-        """Return when no other version is being made live: see `taking_up`."""
+        """Return at once: a switch does not block requests; see `taking_up`."""
 
     async def keep(self, number: int) -> None:
-        """Load a version and keep it until `let_go`; raises ModelRefused where it cannot be loaded."""
+        """Load a version and keep it until `let_go`; raise ModelRefused if it cannot be loaded."""
         if self._paths.get(number) is None:
             return
         await self._entry(number)
         self._kept.add(number)
 
     def let_go(self, number: int) -> None:
-        """Keep it no longer than requests use it."""
+        """Release a version; it is unloaded after the last request that uses it."""
         self._kept.discard(number)
         self._tidy()
 
     def forgotten(self, number: int) -> None:
-        """The engine knows this version no more: the next request loads it anew."""
+        """Drop a version that the engine no longer has, so that the next request loads it again."""
         entry = self._loaded.pop(number, None)
         if entry is not None:
             entry.gone = True
             self._later(self._delete(entry, unload=False))
 
     def returned(self, known: Collection[str]) -> None:
-        """The engine answers again, and knows these names."""
+        """Drop the versions that a restarted engine does not report among its ``known`` names."""
         for number, name in self.names.items():
             if name not in known:
                 self.forgotten(number)
 
     async def close(self, *, unload: bool) -> None:
-        """Give back what an engine that goes on should not hold, and the folders."""
+        """Unload the adapters from an engine that continues to run, and remove the folders."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -132,13 +132,13 @@ class AdapterShelf:
         await asyncio.to_thread(self._sweep)
 
     def _sweep(self) -> None:
-        """Remove our folders, and those of processes that ended without doing so."""
+        """Remove this process's folders, and those of processes that ended without cleanup."""
         if not self._folder.parent.is_dir():
             return
         for folder in self._folder.parent.iterdir():
             if folder == self._folder or not _runs(folder.name):
                 shutil.rmtree(folder, ignore_errors=True)
-        with suppress(OSError):  # others still have theirs in it
+        with suppress(OSError):  # other processes still have folders in it
             self._folder.parent.rmdir()
 
     async def _entry(self, number: int) -> _Loaded:
@@ -169,15 +169,15 @@ class AdapterShelf:
 
     async def _ask_to_load(self, entry: _Loaded) -> None:
         answer = await self._http.post(*self._dialect.load_request(entry.name, str(entry.folder)), seconds=120)
-        why = self._dialect.loaded(answer)
-        if why is not None:
+        reason = self._dialect.loaded(answer)
+        if reason is not None:
             raise ModelRefused(
-                f"the engine cannot load version {entry.number}: {why}",
+                f"the engine cannot load version {entry.number}: {reason}",
                 remedy="is it the adapter of this base model, and of a rank that the engine was started for?",
             )
 
     def _tidy(self) -> None:
-        """Let go of versions that nobody keeps or uses, all but the newest few."""
+        """Unload idle unreferenced versions, except the newest `SPARE`."""
         idle = [number for number, entry in self._loaded.items() if number not in self._kept and not entry.users]
         for number in sorted(idle)[: max(0, len(idle) - SPARE)]:
             entry = self._loaded.pop(number)
@@ -186,16 +186,16 @@ class AdapterShelf:
 
     async def _unload(self, entry: _Loaded) -> None:
         answer = await self._http.post(*self._dialect.unload_request(entry.name), seconds=60)
-        why = self._dialect.loaded(answer)
-        if why is not None:
-            log.warning("engine.adapter not unloaded name=%s: %s", entry.name, why)
+        reason = self._dialect.loaded(answer)
+        if reason is not None:
+            log.warning("engine.adapter not unloaded name=%s: %s", entry.name, reason)
 
     async def _delete(self, entry: _Loaded, *, unload: bool) -> None:
         try:
             if unload:
                 await self._unload(entry)
             await asyncio.sleep(GRACE)
-        except BackendDown as error:  # an engine that is gone holds nothing
+        except BackendDown as error:  # an engine that has ended holds no adapters
             log.debug("engine.adapter %s was not unloaded: %s", entry.name, error)
         await asyncio.to_thread(shutil.rmtree, entry.folder, ignore_errors=True)
 
@@ -206,12 +206,12 @@ class AdapterShelf:
 
 
 def _runs(name: str) -> bool:
-    """Whether the process that a folder is named after is there."""
+    """Return True if the process that a folder is named after is running."""
     return name.isdigit() and is_running(int(name))
 
 
 def _linked(source: Path, target: Path) -> None:
-    """The same files in another folder, without a copy where the file system can."""
+    """Put the same files into another folder as hard links, or as copies where the file system has none."""
     target.mkdir(parents=True)
     for file in source.iterdir():
         if not file.is_file():
@@ -223,9 +223,9 @@ def _linked(source: Path, target: Path) -> None:
 
 
 PATIENCE: Final = 5.0
-"""seconds for which requests of the live version go before one of another version"""
+"""seconds in which requests for the live version precede one for another version"""
 LINGER: Final = 1.0
-"""seconds without a request after which the engine goes back to the live version"""
+"""seconds without a request before the engine returns to the live version"""
 _SECONDS: Final = 1800.0
 """to read the largest model from disk"""
 
@@ -238,8 +238,9 @@ class _Waiting:
 
 
 class WeightShelf:
-    """Which version the engine holds, and who waits for another. ``paths`` says where a version lies, None is the base
-    model, which lies in ``base``; ``live`` is the version that goes first."""
+    """The version in the engine, and the queue for others. ``paths`` maps versions to directories, None for the base
+    model, whose directory is ``base``; ``live`` returns the version with priority.
+    """
 
     def __init__(
         self,
@@ -254,7 +255,7 @@ class WeightShelf:
         self._http, self._dialect = http, dialect
         self._base, self._paths, self._live, self._smoke = str(base), paths, live, smoke
         self._held: str | None = self._base
-        """the folder of the weights that the engine holds; None where that is not known"""
+        """the folder of the weights in the engine; None if unknown"""
         self._users = 0
         self._queue: list[_Waiting] = []
         self._change: asyncio.Task[None] | None = None
@@ -264,13 +265,13 @@ class WeightShelf:
 
     @property
     def names(self) -> dict[int, str]:
-        """The version that the engine holds, as its own model."""
-        held = [number for number in self._paths if self._place(number) == self._held]
-        return {max(held): "base"} if held else {}
+        """Return the version in the engine, as its own model."""
+        numbers = [number for number in self._paths if self._place(number) == self._held]
+        return {max(numbers): "base"} if numbers else {}
 
     @asynccontextmanager
     async def using(self, number: int) -> AsyncIterator[None]:
-        """The engine holds a version for as long as the block lasts."""
+        """Keep a version in the engine for the block's duration."""
         await self._enter(self._place(number))
         try:
             yield
@@ -280,7 +281,9 @@ class WeightShelf:
 
     @asynccontextmanager
     async def taking_up(self) -> AsyncIterator[None]:
-        """Requests that name no version wait until the block has made another one live, once it is quiet."""
+        """Hold requests that name no version until the block has made another one live; start when the engine
+        is idle.
+        """
         with suppress(TimeoutError):
             await asyncio.wait_for(self._until(lambda: not self._users), PATIENCE)
         self._loads += 1
@@ -296,22 +299,22 @@ class WeightShelf:
             await self._until(lambda: not self._loads)
 
     async def keep(self, number: int) -> None:
-        """Find out whether a version can be loaded; raises ModelRefused where it cannot."""
+        """Check that a version can be loaded; raise ModelRefused if it cannot."""
         async with self.using(number):
             pass
 
     def let_go(self, number: int) -> None:
-        """Nothing is kept: the engine holds what was asked for last."""
+        """Do nothing: the engine keeps the version that was requested last."""
 
     def forgotten(self, number: int) -> None:
-        """The engine never forgets its own model."""
+        """Do nothing: the engine always has its own model."""
 
     def returned(self, known: Collection[str]) -> None:
-        """The engine answers again: it may be another one, so that what it holds is not known."""
+        """Mark the engine's weights as unknown, since it may have been replaced."""
         self._held = None
 
     async def close(self, *, unload: bool) -> None:
-        """Give an engine that goes on its own weights back."""
+        """Restore an engine's own weights if it continues to run."""
         if self._home is not None:
             self._home.cancel()
         if self._change is not None:
@@ -321,7 +324,7 @@ class WeightShelf:
             with suppress(BackendError):
                 await self._ask_to_load(self._base)
 
-    # --- whose turn it is
+    # --- the queue
 
     def _place(self, number: int) -> str:
         return self._paths.get(number) or self._base
@@ -344,14 +347,14 @@ class WeightShelf:
             raise
 
     def _may_pass(self) -> bool:
-        """Whether a request of the version at hand goes before those who wait for another."""
+        """Return True if a request for the current version may precede those that wait for another."""
         if not self._queue:
             return True
-        lives = self._held == self._place(self._live())
-        return lives and time.monotonic() - self._queue[0].since < PATIENCE
+        is_live = self._held == self._place(self._live())
+        return is_live and time.monotonic() - self._queue[0].since < PATIENCE
 
     def _go_on(self) -> None:
-        """Let in who is next; change the weights where the next one needs others and nobody uses these."""
+        """Admit the next requests; change the weights if they need others and the current ones are idle."""
         if self._change is None and self._queue:
             if self._queue[0].place == self._held:
                 self._let_in(self._queue[0].place)
@@ -363,8 +366,8 @@ class WeightShelf:
         self._moved.set()
 
     def _let_in(self, place: str, why: BaseException | None = None) -> None:
-        """Everybody who waits for these weights; ``why`` they cannot be had."""
-        for waiting in [each for each in self._queue if each.place == place]:
+        """Admit all requests that wait for these weights; with ``why``, fail them with this error."""
+        for waiting in [request for request in self._queue if request.place == place]:
             self._queue.remove(waiting)
             if waiting.turn.done():
                 continue
@@ -383,14 +386,14 @@ class WeightShelf:
             await self._ask_to_load(place)
             self._held = place
             self._let_in(place)
-        except Exception as error:  # told to everybody who waits for these weights, and tried again by the next
+        except Exception as error:  # raised in each request that waits for these weights; the next request tries again
             self._let_in(place, error)
         finally:
             self._change = None
             self._go_on()
 
     def _go_home(self) -> None:
-        """Nobody asks for anything: the next request is likely one of the live version."""
+        """Return to the live version while the engine is idle: the next request likely needs it."""
         home = self._place(self._live())
         if self._held not in (home, None) and self._change is None and not self._users and not self._queue:
             self._begin_change(home)
@@ -401,10 +404,10 @@ class WeightShelf:
         began = time.monotonic()
         for path, body in self._dialect.reload_requests(place):
             answer = await self._http.post(path, body, seconds=_SECONDS)
-            why = self._dialect.reloaded(answer)
-            if why is not None:
+            reason = self._dialect.reloaded(answer)
+            if reason is not None:
                 raise ModelRefused(
-                    f"the engine cannot read the weights in {place}: {why}", remedy=self._dialect.reload_remedy
+                    f"the engine cannot read the weights in {place}: {reason}", remedy=self._dialect.reload_remedy
                 )
         await self._smoke(None)
         log.info("engine.weights %s seconds=%.1f", place, time.monotonic() - began)
