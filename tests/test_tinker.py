@@ -124,7 +124,7 @@ async def test_a_version_whose_weights_are_not_there_is_refused_and_the_live_one
 ) -> None:
     (tmp_path / "v1").mkdir()
     gone = Version(number=1, parent=0, base="tiny", adapter=str(tmp_path / "v1"))
-    with pytest.raises(ModelRefused, match=r"does not say where its weights are.*tinker.json"):
+    with pytest.raises(ModelRefused, match=r"does not record where its weights are.*tinker.json"):
         await policy.load(gone)
     (tmp_path / "v1" / "tinker.json").write_text(
         '{"sampler": "tinker://a/sampler_weights/b", "state": "", "norms": []}'
@@ -174,7 +174,7 @@ async def test_an_account_that_cannot_pay_is_said_at_once_at_any_call(
         await made.start()
         await ask(made)
 
-    with pytest.raises(BackendGone, match="wants to be paid.*add credit") as error:
+    with pytest.raises(BackendGone, match="requires payment.*add credit") as error:
         await begin()
     assert KEY not in str(error.value)
     server.heal()
@@ -239,7 +239,7 @@ async def test_patience_ends(server: TinkerServer, tmp_path: Path) -> None:
     await hasty.start()
     hasty._session.access = replace(hasty._session.access, patience=1.5)
     server.fail("asample", *[503] * 8)
-    with pytest.raises(BackendDown, match="nothing came within 1.5 s; see that it is up; a server of another protocol"):
+    with pytest.raises(BackendDown, match="no answer within 1.5 s; see that it is up; a server of another protocol"):
         await ask(hasty)
     server.heal()
     await hasty.stop()
@@ -301,13 +301,13 @@ def test_what_the_sdk_says_of_releases_is_no_fault_of_a_request() -> None:
     other = translated(AssertionError("asample promises always carry sample_sequence_ids"), "sampling", key=None)
     assert isinstance(other, ModelRefused)
     changed = translated(TypeError("sample() got an unexpected keyword argument 'stop'"), "sampling", key=None)
-    assert str(changed).startswith("the SDK does not do as it did: sampling: sample() got")
+    assert str(changed).startswith("the SDK has changed: sampling: sample() got")
 
 
 def test_a_release_of_the_sdk_that_cannot_work_is_refused_by_name() -> None:
     import tinker
 
     assert fault_of("0.36.0", tinker) is None
-    assert fault_of("0.24.1", tinker) == "tinker 0.24.1 is refused: it speaks an older protocol than 0.25"
+    assert fault_of("0.24.1", tinker) == "tinker 0.24.1 is refused: it uses an older protocol than 0.25"
     other = SimpleNamespace(**{name: getattr(tinker, name) for name in ("ServiceClient", "SamplingClient", "types")})
     assert "tinker 0.99 is refused: it has no TrainingClient.forward" in str(fault_of("0.99", other))

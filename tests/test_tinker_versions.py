@@ -71,7 +71,7 @@ def test_where_the_versions_are_away_or_cannot_be_read_nothing_is_deleted(tmp_pa
     shutil.move(tmp_path / "elsewhere", versions)
     shutil.rmtree(versions / "000001")
     (versions / "000002" / "tinker.json").write_text("half a fi")
-    with pytest.raises(BackendError, match="does not say where its weights are"):
+    with pytest.raises(BackendError, match="does not record where its weights are"):
         saved.unneeded()
 
 

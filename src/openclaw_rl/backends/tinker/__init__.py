@@ -1,1 +1,1 @@
-"""No GPU at all: the policy sampled and trained by Tinker, or by a server that speaks its protocol."""
+"""A backend without a local GPU: Tinker, or a server with its protocol, samples and trains the policy."""

@@ -1,4 +1,4 @@
-"""The policy and the trainer of the backend ``"tinker"``, called with the settings that theirs name."""
+"""The policy and the trainer for the backend ``"tinker"``, called with the settings that their classes declare."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 @wraps(TinkerPolicySettings, assigned=(), updated=())
 def tinker_policy(**settings: Any) -> TinkerPolicy:
-    """A policy at the service."""
+    """Return a policy at the service."""
     return TinkerPolicy(TinkerPolicySettings(**settings))
 
 
 @wraps(TinkerTrainerSettings, assigned=(), updated=())
 def tinker_trainer(**settings: Any) -> TinkerTrainer:
-    """A trainer at the service; torch is loaded here, not by a process that only serves."""
+    """Return a trainer at the service; torch is loaded here, so that a process that only serves does not load it."""
     from openclaw_rl.backends.tinker.trainer import TinkerTrainer
 
     return TinkerTrainer(TinkerTrainerSettings(**settings))

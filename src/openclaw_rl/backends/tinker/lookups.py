@@ -1,12 +1,12 @@
-"""Which ids a loss looks at, and what student, teacher and base say of them: from samples to the inputs of a loss.
+"""The ids that a loss reads, with the log-probs by student, teacher and base: from samples to loss inputs.
 
-`N` reply tokens of all samples one after another, `S` samples, `H` hints, `K` top-k ids, `R` tokens of one reply.
-The service gives log-probs of ids that are named, at temperature 1. So the likeliest ids come from its samplers, and
-what the whole vocabulary would be needed for has a form of its own:
+`N` reply tokens of all samples concatenated, `S` samples, `H` hints, `K` top-k ids, `R` tokens in one reply.
+The service returns log-probs for requested ids, at temperature 1. So its samplers provide the likeliest ids, and
+terms over the full vocabulary have their own form:
 
     KL penalty to the base model   k3, from the sampled token alone
-    a rehearsal's KL               over the WIDE likeliest ids of who comes first in it, and one bin for all others
-    another temperature than 1     log-probs of temperature 1; the trainer's own stand for those that were recorded
+    prompt distillation's KL       over the WIDE likeliest ids under its first distribution, and one bin for all others
+    another temperature than 1     log-probs at temperature 1; the trainer's own replace the recorded ones
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from openclaw_rl.losses.tree import TokenPath
 from openclaw_rl.types import Sample, Tokens
 
 AT_ONCE = 16
-"""requests to a sampler that are under way together"""
+"""concurrent requests to a sampler"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Whose likeliest ids are needed: ``student`` Sq, ``teacher`` Sp; ``forward``: the teacher's for a rehearsal."""
+    """The required likeliest ids: ``student`` Sq, ``teacher`` Sp; ``forward``: the teacher's in prompt distillation."""
 
     student: bool
     teacher: bool
@@ -46,7 +46,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceWeights:
-    """Weights at the service: what runs passes over them, and where they are sampled from (None: the base model)."""
+    """Weights at the service: the client for passes over them, and their sampling address (None: the base model)."""
 
     client: Any
     sampler: str | None
@@ -54,7 +54,7 @@ class ServiceWeights:
 
 @dataclass(slots=True, kw_only=True)
 class Lookup:
-    """What is known of a batch before the student's pass. ``rows`` are the student's, one for each sample."""
+    """The values for a batch before the student's pass. ``rows`` are the student's, one for each sample."""
 
     batch: TrainBatch
     wanted: Wanted
@@ -62,15 +62,15 @@ class Lookup:
     teacher_ids: dict[tuple[int, int], Tensor]
     """Sp `[R, K]` by (hint, sample)"""
     teacher: dict[tuple[int, int], Tensor]
-    """the teacher's log-probs `[R, 1 + K + K]` of the sampled token, Sq and Sp, by (hint, sample)"""
+    """the teacher's log-probs `[R, 1 + K + K]` for the sampled token, Sq and Sp, by (hint, sample)"""
     noted: dict[int, Tensor]
-    """log-probs `[R, WIDE]` of the teacher that has the note, by sample"""
+    """log-probs `[R, WIDE]` by the teacher with the note in the prompt, by sample"""
     reference: list[Tensor] | None = field(default=None)
-    """the base model's of the sampled tokens `[R, 1]`"""
+    """the base model's log-probs for the sampled tokens `[R, 1]`"""
 
 
 def wanted(settings: TinkerTrainerSettings, samples: Sequence[Sample], hints: int) -> Wanted:
-    """What the loss will read of the top-k sets; a loss of the user's own may read all."""
+    """Return the top-k sets that the loss reads; a user's own loss may read all."""
     s, all_of_it = settings, settings.loss is not None
     chosen = s.method == "topk" and s.w_opd != 0
     compared = chosen and hints > 1 and s.hint_selection != "shortest"
@@ -84,8 +84,8 @@ def wanted(settings: TinkerTrainerSettings, samples: Sequence[Sample], hints: in
 
 
 def comparable(samples: Sequence[Sample]) -> list[Sample]:
-    """Without recorded log-probs that are of another temperature than those of a pass."""
-    return [one if one.temperature in (0.0, 1.0) else replace(one, logprobs=None) for one in samples]
+    """Return the samples; drop recorded log-probs whose temperature differs from a pass's."""
+    return [sample if sample.temperature in (0.0, 1.0) else replace(sample, logprobs=None) for sample in samples]
 
 
 async def look_up(
@@ -99,22 +99,24 @@ async def look_up(
     student: ServiceWeights,
     base: ServiceWeights,
 ) -> Lookup:
-    """Ask samplers for the likeliest ids, and teacher and base for their log-probs of them."""
+    """Request the likeliest ids from the samplers, and their log-probs from teacher and base."""
     batch = collate(comparable(samples), views, version=version, device=torch.device("cpu"), wide=torch.float32)
     want = wanted(settings, samples, batch.hints)
     teaching = base if settings.teacher == "base" else student
     sq, sp, rehearsed = await _likeliest(session, batch, want, student=student, teacher=teaching, base=base)
-    found = Lookup(batch=batch, wanted=want, rows=[], teacher_ids=sp, teacher={}, noted={})
+    lookup = Lookup(batch=batch, wanted=want, rows=[], teacher_ids=sp, teacher={}, noted={})
     hinted = {(h, s): _row(path, _sampled(batch, s), sq.get(s), sp.get((h, s))) for h, s, path in batch.hinted}
     noted = {s: TargetRows(tokens=path.tokens, ids=rehearsed[s]) for s, path in batch.noted}
     plain = [_row(path, _sampled(batch, s)) for s, path in enumerate(batch.plain)] if _compares(settings, batch) else []
-    given = await passes.forward(base.client, [*plain, *noted.values(), *(hinted.values() if teaching is base else ())])
-    found.reference = given[: len(plain)] or None
-    found.noted = dict(zip(noted, given[len(plain) :], strict=False))
-    taught = given[len(plain) + len(noted) :] or await passes.forward(teaching.client, list(hinted.values()))
-    found.teacher = dict(zip(hinted, taught, strict=True))
-    found.rows = [_student_row(batch, s, sq, sp, rehearsed) for s in range(len(batch.plain))]
-    return found
+    outputs = await passes.forward(
+        base.client, [*plain, *noted.values(), *(hinted.values() if teaching is base else ())]
+    )
+    lookup.reference = outputs[: len(plain)] or None
+    lookup.noted = dict(zip(noted, outputs[len(plain) :], strict=False))
+    teacher_outputs = outputs[len(plain) + len(noted) :] or await passes.forward(teaching.client, list(hinted.values()))
+    lookup.teacher = dict(zip(hinted, teacher_outputs, strict=True))
+    lookup.rows = [_student_row(batch, s, sq, sp, rehearsed) for s in range(len(batch.plain))]
+    return lookup
 
 
 def _compares(settings: TinkerTrainerSettings, batch: TrainBatch) -> bool:
@@ -130,7 +132,7 @@ async def _likeliest(
     teacher: ServiceWeights,
     base: ServiceWeights,
 ) -> tuple[dict[int, Tensor], dict[tuple[int, int], Tensor], dict[int, Tensor]]:
-    """Sq by sample, Sp by (hint, sample), and the WIDE likeliest ids of a rehearsal by sample."""
+    """Return Sq by sample, Sp by (hint, sample), and the WIDE likeliest ids for prompt distillation by sample."""
     gate = asyncio.Semaphore(AT_ONCE)
 
     async def top(weights: ServiceWeights, path: TokenPath, k: int) -> Tensor:
@@ -148,10 +150,10 @@ async def _likeliest(
         ("note", s): top(base, path, WIDE) if want.forward else top(student, batch.plain[s], WIDE)
         for s, path in batch.noted
     }
-    found = dict(zip(jobs, await asyncio.gather(*jobs.values()), strict=True))
-    sq = {key: value for key, value in found.items() if isinstance(key, int)}
-    notes = {key[1]: value for key, value in found.items() if isinstance(key, tuple) and key[0] == "note"}
-    sp = {key: value for key, value in found.items() if isinstance(key, tuple) and key[0] != "note"}
+    results = dict(zip(jobs, await asyncio.gather(*jobs.values()), strict=True))
+    sq = {key: value for key, value in results.items() if isinstance(key, int)}
+    notes = {key[1]: value for key, value in results.items() if isinstance(key, tuple) and key[0] == "note"}
+    sp = {key: value for key, value in results.items() if isinstance(key, tuple) and key[0] != "note"}
     return sq, sp, notes
 
 
@@ -160,7 +162,7 @@ def _sampled(batch: TrainBatch, s: int) -> Tensor:
 
 
 def _row(path: TokenPath, *columns: Tensor | None) -> TargetRows:
-    return TargetRows(tokens=path.tokens, ids=torch.cat([each for each in columns if each is not None], 1))
+    return TargetRows(tokens=path.tokens, ids=torch.cat([column for column in columns if column is not None], 1))
 
 
 def _student_row(
@@ -170,7 +172,7 @@ def _student_row(
     sp: Mapping[tuple[int, int], Tensor],
     rehearsed: Mapping[int, Tensor],
 ) -> TargetRows:
-    """The student is asked for the sampled token, Sq, Sp of each hint; of a rehearsal for its ids."""
+    """Return the student's row: the sampled token, Sq, Sp for each hint; in prompt distillation also its ids."""
     hints = [sp[h, s] for h in range(batch.hints) if (h, s) in sp]
     return _row(batch.plain[s], _sampled(batch, s), sq.get(s), *hints, rehearsed.get(s))
 
@@ -179,9 +181,9 @@ def _student_row(
 
 
 def loss_inputs(found: Lookup, leaves: Sequence[Tensor]) -> LossInputs:
-    """Fill a loss's inputs; ``leaves`` are the student's log-probs of `Lookup.rows`, which carry the gradient.
+    """Fill a loss's inputs; ``leaves`` are the student's log-probs for `Lookup.rows`, which carry the gradient.
 
-    The proximal policy of the top-k sets is the student itself as it stands: there is one update for each batch.
+    The proximal policy for the top-k sets is the student's current state: there is one update for each batch.
     """
     batch, want = found.batch, found.wanted
     parts = [_student_parts(found, s, leaf) for s, leaf in enumerate(leaves)]
@@ -209,7 +211,7 @@ def loss_inputs(found: Lookup, leaves: Sequence[Tensor]) -> LossInputs:
         teacher_top=top,
         teacher_old=sp.detach(),
         teacher_current=sp,
-        reference=None if found.reference is None else torch.cat([each[:, 0] for each in found.reference]),
+        reference=None if found.reference is None else torch.cat([row[:, 0] for row in found.reference]),
         rehearsed=batch.rehearsed if found.noted else None,
         rehearsal=torch.cat([part.rehearsal for part in parts]) if found.noted else None,
     )
@@ -217,7 +219,7 @@ def loss_inputs(found: Lookup, leaves: Sequence[Tensor]) -> LossInputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _StudentParts:
-    """Of one sample: the sampled tokens `[R]`, Sq `[R, K]`, Sp `[H, R, K]`, the rehearsal's KL `[R]`."""
+    """One sample's values: the sampled tokens `[R]`, Sq `[R, K]`, Sp `[H, R, K]`, prompt distillation's KL `[R]`."""
 
     sampled: Tensor
     student: Tensor
@@ -243,23 +245,23 @@ def _student_parts(found: Lookup, s: int, leaf: Tensor) -> _StudentParts:
 
 
 def _divergence(student: Tensor, teacher: Tensor, forward: bool) -> Tensor:
-    """The KL over the ids `[R, WIDE]` and a tail bin; ``forward``: with the teacher first."""
+    """Return the KL over the ids `[R, WIDE]` and a tail bin; ``forward``: with the teacher first."""
     q, p = with_tail(student), with_tail(teacher)
     first, second = (p, q) if forward else (q, p)
     return (first.exp() * (first - second)).sum(-1)
 
 
 def _student_ids(found: Lookup, k: int) -> Tensor:
-    """Sq `[N, K]`; -1 where it was not looked up."""
-    made = torch.full((len(found.batch.tokens), k), -1)
+    """Return Sq `[N, K]`; -1 where it was not looked up."""
+    ids = torch.full((len(found.batch.tokens), k), -1)
     for s, row in enumerate(found.rows):
         if found.wanted.student and any(sample == s for _, sample, _ in found.batch.hinted):
-            made[found.batch.spans[s]] = row.ids[:, 1 : 1 + k]
-    return made
+            ids[found.batch.spans[s]] = row.ids[:, 1 : 1 + k]
+    return ids
 
 
 def _teacher_parts(found: Lookup, shape: torch.Size) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """has_teacher and teacher `[H, N]`; l_T at Sq and at Sp, and Sp itself `[H, N, K]`."""
+    """Return has_teacher and teacher `[H, N]`; l_T at Sq and at Sp, and Sp itself `[H, N, K]`."""
     batch, want, (n, k) = found.batch, found.wanted, shape
     hints = max(1, batch.hints)
     has, sampled = torch.zeros(hints, n, dtype=torch.bool), torch.full((hints, n), torch.nan)
@@ -274,25 +276,26 @@ def _teacher_parts(found: Lookup, shape: torch.Size) -> tuple[Tensor, Tensor, Te
     return has, sampled, at_student, top, ids
 
 
-# Scores alone, by the service's own clipped surrogate ("ppo"): one pass in place of two, where it is the same loss.
+# Scores alone, by the service's own clipped surrogate ("ppo"): one pass in place of two, if it is the same loss.
 #
-# Whether it was the same is known after the pass, from the log-probs that it gives: a token that ours would have
-# masked, or one whose ratio at equal weights ours would not have clipped, makes it another, and the step is taken in
-# two passes.
+# The comparison needs the pass's log-probs: the losses differ if ours would mask a token, or would not clip one whose
+# ratio at equal weights is outside the bounds; the step is then taken in two passes.
 
 _TOLERANCE: Final = 1e-5
-"""of the largest gradient by a log-prob"""
+"""share of the largest gradient by a log-prob"""
 
 
 def fits(settings: TinkerTrainerSettings, batch: TrainBatch) -> bool:
-    """Whether a batch's loss may be the service's own: scores alone, no KL penalty, every log-prob recorded."""
+    """Return True if the service's own loss may fit the batch: scores alone, no KL penalty, every log-prob recorded."""
     s = settings
     alone = s.method == "binary" and s.loss is None and s.kl_coef == 0
     return alone and bool(batch.recorded.all()) and not bool(batch.rehearsed.any())
 
 
 def token_advantages(batch: TrainBatch, aggregate: str) -> Tensor:
-    """[N] each token's advantage by its share of the mean, as the service adds up; 0 where a token has no say."""
+    """Return [N] each token's advantage weighted by its share in the mean, as the service sums; 0 for uncounted
+    tokens.
+    """
     counted = batch.mask & batch.has_advantage[batch.sample]
     if aggregate == "token":
         share = counted.float() / counted.sum().clamp_min(1)
@@ -303,7 +306,7 @@ def token_advantages(batch: TrainBatch, aggregate: str) -> Tensor:
 
 
 def surrogate_pass(session: TinkerSession, client: Any, settings: TinkerTrainerSettings, found: Lookup) -> Any:
-    """Begin the pass forward and back; what it promises."""
+    """Start the pass forward and back; return the service's future."""
     types, batch = session.sdk.types, found.batch
     advantages = token_advantages(batch, settings.aggregate)
     data = [
@@ -317,7 +320,7 @@ def surrogate_pass(session: TinkerSession, client: Any, settings: TinkerTrainerS
         )
         for row, span in zip(found.rows, batch.spans, strict=True)
     ]
-    session.spending.add(train=sum(each.model_input.length for each in data))
+    session.spending.add(train=sum(datum.model_input.length for datum in data))
     bounds = {"clip_low_threshold": 1 - settings.eps_low, "clip_high_threshold": 1 + settings.eps_high}
     return client.forward_backward(data, "ppo", bounds)
 
@@ -325,9 +328,9 @@ def surrogate_pass(session: TinkerSession, client: Any, settings: TinkerTrainerS
 def same_gradient(
     settings: TinkerTrainerSettings, batch: TrainBatch, values: Sequence[Tensor], ours: Sequence[Tensor]
 ) -> bool:
-    """Whether the surrogate's gradient by these log-probs is that of our loss."""
+    """Return True if the surrogate's gradient by these log-probs equals that of our loss."""
     advantage, ratio = token_advantages(batch, settings.aggregate), (torch.cat(list(values))[:, 0] - batch.old).exp()
     flat = ((advantage > 0) & (ratio > 1 + settings.eps_high)) | ((advantage < 0) & (ratio < 1 - settings.eps_low))
-    theirs = torch.where(flat, 0.0, -advantage * ratio)
+    surrogate = torch.where(flat, 0.0, -advantage * ratio)
     wanted = torch.cat(list(ours))[:, 0]
-    return bool((theirs - wanted).abs().max() <= _TOLERANCE * wanted.abs().max())
+    return bool((surrogate - wanted).abs().max() <= _TOLERANCE * wanted.abs().max())

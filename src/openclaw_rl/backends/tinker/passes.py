@@ -1,4 +1,4 @@
-"""Passes of training at the service: log-probs of given ids at given positions, and the gradient back through them."""
+"""Training passes at the service: log-probs for ids at positions, and the gradient back through them."""
 
 from __future__ import annotations
 
@@ -21,19 +21,18 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetRows:
-    """A sequence, and the ids `[R, C]` that are looked at after each token but the last of its end: where its last R
-    tokens were chosen."""
+    """A sequence, and the ids `[R, C]` scored at its last R positions, each after the token before it."""
 
     tokens: Tokens
     ids: Tensor
 
 
 class TargetsIgnored(BackendError):
-    """The service has looked at fewer targets than it was asked for."""
+    """The service returned fewer targets than were requested."""
 
 
 class TrainingPasses:
-    """How one session is asked for passes. Some servers take one target for each position: several go one by one."""
+    """Training passes in one session. Some servers take one target per position: several are then sent one by one."""
 
     def __init__(self, session: TinkerSession) -> None:
         self._session = session
@@ -41,7 +40,7 @@ class TrainingPasses:
         self._taken = False
 
     async def forward(self, client: Any, rows: Sequence[TargetRows]) -> list[Tensor]:
-        """Log-probs `[R, C]` of each row's ids, under the weights of ``client``."""
+        """Return log-probs `[R, C]` for each row's ids, under the weights in ``client``."""
         if not rows:
             return []
         try:
@@ -51,25 +50,25 @@ class TrainingPasses:
                 raise
         self._wide = False
         try:
-            found = await self._forward(client, rows)
-        except BaseException:  # it was not for their number that they were refused
+            logprobs = await self._forward(client, rows)
+        except BaseException:  # the number of targets was not the cause
             self._wide = True
             raise
         log.warning("cloud.narrow the server takes one target for each position; several are sent one by one")
-        return found
+        return logprobs
 
     async def _forward(self, client: Any, rows: Sequence[TargetRows]) -> list[Tensor]:
         data = self._data(rows, [torch.zeros(row.ids.shape) for row in rows])
-        found = await self._session.wait(client.forward(data, "cross_entropy"), "a forward pass")
+        answer = await self._session.wait(client.forward(data, "cross_entropy"), "a forward pass")
         self._count(data)
-        outputs = [logprobs_of(each) for each in found.loss_fn_outputs]
+        outputs = [logprobs_of(output) for output in answer.loss_fn_outputs]
         if len(outputs) != len(data):
             raise BackendError(f"the service answered for {len(outputs)} of {len(data)} sequences")
         self._taken = True
         return list(self._joined(rows, outputs))
 
     async def require(self, client: Any) -> None:
-        """Raise ModelRefused where the server refuses the smallest pass there is: then no batch is to blame."""
+        """Raise ModelRefused if the server refuses even the smallest pass: the batch is then not the cause."""
         if self._taken:
             return
         try:
@@ -78,9 +77,10 @@ class TrainingPasses:
             raise other_protocol(error.what) from error
 
     def backward(self, client: Any, rows: Sequence[TargetRows], gradients: Sequence[Tensor]) -> Any:
-        """Begin to backpropagate d loss by log-prob `[R, C]` of each row; what it promises.
+        """Start to backpropagate d loss by log-prob `[R, C]` for each row; return the service's future.
 
-        The service's cross-entropy is the sum of - weight * log-prob, so the weights are these with the sign turned.
+        The service's cross-entropy is the sum of - weight * log-prob, so the weights are these values with the sign
+        flipped.
         """
         data = self._data(rows, [-gradient for gradient in gradients])
         self._count(data)
@@ -96,12 +96,12 @@ class TrainingPasses:
                     "weights": placed(types, row, weight.to(torch.float32)),
                 },
             )
-            for row, whole in zip(rows, weights, strict=True)
-            for ids, weight in self._columns(row.ids, whole)
+            for row, row_weights in zip(rows, weights, strict=True)
+            for ids, weight in self._columns(row.ids, row_weights)
         ]
 
     def _columns(self, ids: Tensor, weights: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """What goes into one datum: all columns, or one."""
+        """Yield the contents of each datum: all columns at once, or one at a time."""
         if self._wide and ids.shape[1] > 1:
             yield ids, weights
             return
@@ -109,30 +109,30 @@ class TrainingPasses:
             yield ids[:, at], weights[:, at]
 
     def _joined(self, rows: Sequence[TargetRows], outputs: Sequence[Tensor]) -> Iterator[Tensor]:
-        """Outputs of data as outputs of rows."""
+        """Yield one output per row, from one output per datum."""
         counts = [1 if self._wide else row.ids.shape[1] for row in rows]
         for row, (begin, end) in zip(rows, pairwise(accumulate(counts, initial=0)), strict=True):
             reply, width = row.ids.shape
-            parts = [each[-reply:].reshape(reply, -1) for each in outputs[begin:end]]
-            whole = torch.cat(parts, 1)
-            if whole.shape[1] != width:
-                raise TargetsIgnored(f"the service answered for {whole.shape[1]} of {width} targets")
-            yield whole
+            parts = [output[-reply:].reshape(reply, -1) for output in outputs[begin:end]]
+            joined = torch.cat(parts, 1)
+            if joined.shape[1] != width:
+                raise TargetsIgnored(f"the service answered for {joined.shape[1]} of {width} targets")
+            yield joined
 
     def _count(self, data: Sequence[Any]) -> None:
-        self._session.spending.add(train=sum(each.model_input.length for each in data))
+        self._session.spending.add(train=sum(datum.model_input.length for datum in data))
 
 
 def placed(types: Any, row: TargetRows, values: Tensor) -> Any:
-    """Values `[R]` or `[R, C]` at the end of a sequence of zeros, one for each token but the last, as the SDK's tensor.
+    """Return values `[R]` or `[R, C]`, padded with zeros at the front to all tokens but the last, as the SDK's tensor.
 
-    Several columns after a long prompt go by the rows that are not zero (CSR); the SDK would make them of zeros too.
+    Several columns after a long prompt are sent as a sparse tensor (CSR); the SDK would build it from zeros as well.
     """
     length, dtype = len(row.tokens) - 1, "float32" if values.is_floating_point() else "int64"
     before, shape = length - len(values), [length, *values.shape[1:]]
     if values.dim() == 1 or before < 2 * len(values):
-        whole = torch.cat([values.new_zeros(before, *values.shape[1:]), values])
-        return types.TensorData(data=whole.numpy(), dtype=dtype, shape=shape)
+        padded = torch.cat([values.new_zeros(before, *values.shape[1:]), values])
+        return types.TensorData(data=padded.numpy(), dtype=dtype, shape=shape)
     reply, width = values.shape
     return types.TensorData(
         data=values.reshape(-1).numpy(),
@@ -144,6 +144,6 @@ def placed(types: Any, row: TargetRows, values: Tensor) -> Any:
 
 
 def logprobs_of(output: Any) -> Tensor:
-    """What the service said of one datum."""
-    found: Tensor = output["logprobs"].to_torch()
-    return found.to(torch.float32)
+    """Return the service's log-probs for one datum."""
+    logprobs: Tensor = output["logprobs"].to_torch()
+    return logprobs.to(torch.float32)

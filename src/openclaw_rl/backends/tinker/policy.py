@@ -1,7 +1,7 @@
 """The policy at the service: the `Policy` port, token ids both ways, each version a sampler of its own.
 
-A reply comes whole, as the service does not stream. Its log-probs are the service's own where it samples from the
-whole distribution at temperature 1; elsewhere the reply is scored, so that what is recorded is always of one kind.
+A reply arrives complete, as the service does not stream. Its log-probs are the service's own when it samples from the
+full distribution at temperature 1; otherwise the reply is scored, so that recorded log-probs are always comparable.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from openclaw_rl.types import Completion, Prompt, Sampling, Tokens, Version
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampled:
-    """A reply as it came: tokens `[R]`, log-probs `[R]`, and why it ended."""
+    """A sampled reply: tokens `[R]`, log-probs `[R]`, and the reason for its end."""
 
     tokens: Tokens
     logprobs: tuple[float, ...]
@@ -47,11 +47,11 @@ async def sample_reply(
     limit: int,
     ends: Mapping[int, str],
 ) -> Sampled:
-    """One reply of the weights at ``path``; ``ends`` are the tokens that end it, with their texts."""
+    """Sample one reply from the weights at ``path``; ``ends`` maps the tokens that end it to their texts."""
     session.spending.refuse_beyond()
     sampler, types = await session.sampler(path), session.sdk.types
     stops: list[str] | list[int] = [*sampling.stop, *ends.values()] if sampling.stop else list(ends)
-    asked = types.SamplingParams(
+    params = types.SamplingParams(
         max_tokens=limit,
         seed=sampling.seed,
         stop=stops,
@@ -59,41 +59,41 @@ async def sample_reply(
         top_k=sampling.top_k or -1,
         top_p=sampling.top_p,
     )
-    promised = sampler.sample(prompt=types.ModelInput.from_ints(list(prompt)), num_samples=1, sampling_params=asked)
-    found = (await session.wait(promised, "sampling a reply")).sequences[0]
-    tokens, logprobs = tuple(found.tokens), found.logprobs
+    future = sampler.sample(prompt=types.ModelInput.from_ints(list(prompt)), num_samples=1, sampling_params=params)
+    sequence = (await session.wait(future, "sampling a reply")).sequences[0]
+    tokens, logprobs = tuple(sequence.tokens), sequence.logprobs
     session.spending.add(prefill=len(prompt), sample=len(tokens))
     if logprobs is None or len(logprobs) != len(tokens):
         raise BackendError(f"the service gave {len(tokens)} tokens and {len(logprobs or ())} log-probs")
     values = tuple(min(0.0, float(value)) for value in logprobs)
-    return Sampled(tokens=tokens, logprobs=values, ending="length" if found.stop_reason == "length" else "stop")
+    return Sampled(tokens=tokens, logprobs=values, ending="length" if sequence.stop_reason == "length" else "stop")
 
 
 async def score_reply(
     session: TinkerSession, path: str | None, prompt: Tokens, reply: Tokens, *, top: int
 ) -> tuple[tuple[float, ...], tuple[TopLogprobs, ...]]:
-    """Log-probs of a reply at temperature 1, and the ``top`` likeliest tokens at each of its positions."""
+    """Return a reply's log-probs at temperature 1, and the ``top`` likeliest tokens at each of its positions."""
     session.spending.refuse_beyond()
     sampler, types = await session.sampler(path), session.sdk.types
-    promised = sampler.sample(
+    future = sampler.sample(
         prompt=types.ModelInput.from_ints([*prompt, *reply]),
         num_samples=1,
         sampling_params=types.SamplingParams(max_tokens=1),
         include_prompt_logprobs=True,
         topk_prompt_logprobs=top,
     )
-    found = await session.wait(promised, "scoring a reply")
+    answer = await session.wait(future, "scoring a reply")
     session.spending.add(prefill=len(prompt) + len(reply), sample=1)
-    values = _last(found.prompt_logprobs, len(prompt) + len(reply), len(reply))
-    tops = _last(found.topk_prompt_logprobs, len(prompt) + len(reply), len(reply)) if top else [()] * len(reply)
+    values = _last(answer.prompt_logprobs, len(prompt) + len(reply), len(reply))
+    tops = _last(answer.topk_prompt_logprobs, len(prompt) + len(reply), len(reply)) if top else [()] * len(reply)
     if any(value is None or not math.isfinite(value) for value in values) or any(row is None for row in tops):
         raise BackendError("the service left log-probs of a reply out")
-    rows = (sorted(((int(t), min(0.0, float(v))) for t, v in row), key=lambda each: -each[1])[:top] for row in tops)
+    rows = (sorted(((int(t), min(0.0, float(v))) for t, v in row), key=lambda entry: -entry[1])[:top] for row in tops)
     return tuple(min(0.0, float(value)) for value in values), tuple(map(tuple, rows))
 
 
 def _last(found: Any, length: int, count: int) -> list[Any]:
-    """What the service said of the last ``count`` of ``length`` tokens."""
+    """Return the service's values for the last ``count`` of ``length`` tokens."""
     if found is None or len(found) != length:
         raise BackendError(f"the service scored {len(found or ())} of {length} tokens")
     return list(found[-count:])
@@ -102,7 +102,7 @@ def _last(found: Any, length: int, count: int) -> list[Any]:
 log = logging.getLogger(__name__)
 
 _CONTEXT: Final = 32768
-"""where neither the service nor the model's files say how much fits"""
+"""the context if neither the service nor the model's files define it"""
 
 
 class TinkerPolicy(RemotePolicy):
@@ -122,7 +122,7 @@ class TinkerPolicy(RemotePolicy):
 
     @property
     def health(self) -> dict[str, Any]:
-        """Where it answers, and what today has cost so far."""
+        """Return the service's address, and today's cost so far."""
         spent = self._session.spending
         state = "ready" if self._text is not None else "stopped"
         tokens = {f"tokens_{kind}": count for kind, count in spent.tokens.items()}
@@ -132,34 +132,34 @@ class TinkerPolicy(RemotePolicy):
 
     @property
     def runner(self) -> str | None:
-        """How the model is run; None before `start`."""
+        """Return the service's address; None before `start`."""
         return f"tinker at {self._session.url}" if self._text is not None else None
 
     # --- life
 
     async def start(self) -> None:
-        """Read the model's tokenizer and reach the service; raises ModelRefused with the remedy."""
+        """Read the model's tokenizer and reach the service; raise ModelRefused with the remedy on failure."""
         if self._text is not None:
             return
-        given = self._settings
+        settings = self._settings
         chat = await asyncio.to_thread(
-            read_chat, given.tokenizer, cache_dir=given.cache_dir, chat_template=given.chat_template
+            read_chat, settings.tokenizer, cache_dir=settings.cache_dir, chat_template=settings.chat_template
         )
         room = await self._room(self._session.access)
         self._text = PromptEncoder(chat.template)
-        self.tool_format = given.tool_format or chat.tool_format
-        self.context = min(filter(None, (room, chat.context, given.context)), default=_CONTEXT)
+        self.tool_format = settings.tool_format or chat.tool_format
+        self.context = min(filter(None, (room, chat.context, settings.context)), default=_CONTEXT)
 
     async def _room(self, access: CloudAccess) -> int | None:
-        """The most tokens that the service takes; raises ModelRefused where it does not have the model."""
-        known = await self._session.surviving(self._session.models)
-        if access.model not in known:
-            near = difflib.get_close_matches(access.model, known, n=3, cutoff=0.3) or sorted(known)[:3]
+        """Return the service's token limit; raise ModelRefused if it does not have the model."""
+        models = await self._session.surviving(self._session.models)
+        if access.model not in models:
+            near = difflib.get_close_matches(access.model, models, n=3, cutoff=0.3) or sorted(models)[:3]
             raise ModelRefused(
                 f"{self._session.url} has no model {access.model!r}",
                 remedy=f"set policy.model to one that it has, such as {', '.join(near)}",
             )
-        return known[access.model]
+        return models[access.model]
 
     async def stop(self) -> None:
         """End the session. Safe to call twice."""
@@ -169,23 +169,25 @@ class TinkerPolicy(RemotePolicy):
         await self._session.close()
 
     async def examine(self) -> Sequence[EngineFinding]:
-        """What is to be said of the service; nothing is sampled."""
+        """Examine the service without sampling."""
         return await examine(self._session, self._settings)
 
     # --- versions
 
     def know(self, version: Version) -> None:
-        """Make ``version`` known by its number; its sampler is opened by the first request for it."""
+        """Register ``version`` by its number; the first request for it opens its sampler."""
         self._versions.know(version)
 
     async def load(self, version: Version) -> None:
-        """Open the sampler of ``version`` beside the running one and make it live. Requests in flight keep theirs."""
+        """Open the sampler for ``version`` beside the running one and make it live. Requests in flight finish on their
+        version.
+        """
         await self.admit(version)
         self._versions.live = version.number
         self._versions.loaded(version.number)
 
     async def admit(self, version: Version) -> None:
-        """Open the sampler of ``version``; raises ModelRefused where its weights are not at the service."""
+        """Open the sampler for ``version``; raise ModelRefused if its weights are not at the service."""
         self.know(version)
         path = self._path(version.number)
         try:
@@ -194,12 +196,12 @@ class TinkerPolicy(RemotePolicy):
             raise ModelRefused(error.what, remedy="train from its parent") from error
 
     async def dismiss(self, number: int) -> None:
-        """Nothing is held for a version that nobody asks."""
+        """Do nothing: an unused version holds no resources."""
 
     # --- replies
 
     def generate(self, prompt: Prompt, sampling: Sampling, *, version: int | None = None) -> Stream:
-        """A reply of ``version`` (None: the live one), whole. Closing the stream early stops generation."""
+        """Yield a complete reply by ``version`` (None: the live one). Closing the stream early stops generation."""
         return self._generate(prompt, supported(sampling), version)
 
     async def _generate(
@@ -209,24 +211,26 @@ class TinkerPolicy(RemotePolicy):
         ids = await text.encode(prompt)
         limit = self._limit(len(ids), sampling)
         path = self._path(number)
-        found = await self._session.surviving(
+        sampled = await self._session.surviving(
             lambda: sample_reply(self._session, path, ids, sampling, limit=limit, ends=self._ends())
         )
         reply = Reply(text, ids, sampling, limit=limit)
-        delta = reply.take(await self._chunk(ids, found, sampling, number))
+        delta = reply.take(await self._chunk(ids, sampled, sampling, number))
         if delta is not None:
             yield delta
         yield reply.completion(number)
 
     async def _chunk(self, ids: Tokens, found: Sampled, sampling: Sampling, number: int) -> TokenChunk:
-        """The reply with log-probs at temperature 1 and at its own, which is scored where they may be others."""
+        """Return the reply with log-probs at temperature 1 and at its own; score it if the two may differ."""
         values = found.logprobs
         tops: tuple[TopLogprobs, ...] = ((),) * len(found.tokens)
         if needs_scores(sampling) and found.tokens:
             values, tops = await self._scored(ids, found.tokens, number, max(sampling.top_logprobs, WIDE))
-        known = [[value for _, value in top] for top in tops]
-        own = tuple(tempered(v, every, sampling.temperature) for v, every in zip(values, known, strict=True))
-        return TokenChunk(tokens=found.tokens, logprobs=values, tempered=own, tops=tops, ending=found.ending)
+        top_values = [[value for _, value in top] for top in tops]
+        at_temperature = tuple(
+            tempered(v, row, sampling.temperature) for v, row in zip(values, top_values, strict=True)
+        )
+        return TokenChunk(tokens=found.tokens, logprobs=values, tempered=at_temperature, tops=tops, ending=found.ending)
 
     async def _scored(
         self, prompt: Tokens, reply: Tokens, number: int, top: int
@@ -249,7 +253,7 @@ class TinkerPolicy(RemotePolicy):
 
 
 def supported(sampling: Sampling) -> Sampling:
-    """Without what the service has no word for, so that none of it is recorded."""
+    """Remove the parameters that the service does not support, so that they are not recorded."""
     return replace(
         sampling,
         min_p=0.0,
@@ -262,6 +266,6 @@ def supported(sampling: Sampling) -> Sampling:
 
 
 def needs_scores(sampling: Sampling) -> bool:
-    """Whether the log-probs that come with a reply may not be those of the whole distribution at temperature 1."""
+    """Return True if a reply's log-probs may not be from the full distribution at temperature 1."""
     plain = sampling.temperature == 1.0 and sampling.top_p == 1.0 and sampling.top_k == 0
     return not plain or sampling.top_logprobs > 0

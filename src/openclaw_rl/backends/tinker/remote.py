@@ -1,4 +1,4 @@
-"""Where a version's weights lie at the service: a file in the version's own directory."""
+"""The address of a version's weights at the service: a file in the version's own directory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SCHEME: Final = "tinker://"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteWeights:
-    """Addresses of weights to sample from, and of weights with optimizer state to go on from; past gradient norms."""
+    """Addresses of weights for sampling, and of weights with optimizer state for training; past gradient norms."""
 
     sampler: str
     state: str
@@ -30,26 +30,26 @@ class RemoteWeights:
 
 
 def write_remote(directory: Path, remote: RemoteWeights) -> None:
-    """Put the addresses beside a version's manifest."""
+    """Write the addresses beside a version's manifest."""
     (directory / FILE).write_text(json.dumps(asdict(remote), indent=2) + "\n")
 
 
 def read_remote(directory: Path) -> RemoteWeights:
-    """What `write_remote` wrote; raises BackendError where it cannot be read."""
+    """Read the file that `write_remote` wrote; raise BackendError if it is unreadable."""
     try:
-        found: Mapping[str, Any] = json.loads((directory / FILE).read_text())
+        content: Mapping[str, Any] = json.loads((directory / FILE).read_text())
         return RemoteWeights(
-            sampler=str(found["sampler"]), state=str(found["state"]), norms=tuple(map(float, found["norms"]))
+            sampler=str(content["sampler"]), state=str(content["state"]), norms=tuple(map(float, content["norms"]))
         )
     except (OSError, ValueError, KeyError) as error:
         raise BackendError(
-            f"{directory} does not say where its weights are: {type(error).__name__}: {error}",
+            f"{directory} does not record where its weights are: {type(error).__name__}: {error}",
             remedy=f"versions of the service have a {FILE}; set policy.backend to what served this one",
         ) from error
 
 
 def sampler_path(adapter: str) -> str:
-    """The address to sample a version's weights from; raises ModelRefused where its directory has none."""
+    """Return the address for sampling a version's weights; raise ModelRefused if its directory has none."""
     if adapter.startswith(SCHEME):
         return adapter
     try:
@@ -58,54 +58,53 @@ def sampler_path(adapter: str) -> str:
         raise ModelRefused(error.what, remedy=error.remedy) from error
 
 
-# What this run has saved at the service, and what of it may be deleted there: what no version on disk names any more.
+# The run's checkpoints at the service; those that no version on disk names any more may be deleted there.
 #
-# Which versions are kept is decided where all versions are (`train.keep`, pins, what is live, what a request may still
-# be answered by); here it is only followed. A step that failed after it had saved leaves no version: its checkpoints go
-# too.
+# Retention is decided with the versions (`train.keep`, pins, the live version, versions that a request may still name);
+# this module only follows it. A step that failed after saving leaves no version: its checkpoints are deleted too.
 
 
 class SavedCheckpoints:
-    """A file in the run's directory: each address with the directory of the version that it was saved for."""
+    """A file in the run's directory that maps each address to the directory of its version."""
 
     def __init__(self, run_dir: Path) -> None:
         self._file = run_dir / "cloud" / "saved.json"
 
     def add(self, address: str, target: Path) -> None:
-        """Remember a checkpoint from the moment that it is there."""
+        """Record a checkpoint as soon as it exists."""
         self._file.parent.mkdir(parents=True, exist_ok=True)
         self._write({**self._read(), address: str(target.absolute())})
 
     def drop(self, address: str) -> None:
-        """It is not there any more."""
-        self._write({known: target for known, target in self._read().items() if known != address})
+        """Remove a deleted checkpoint from the record."""
+        self._write({saved: target for saved, target in self._read().items() if saved != address})
 
     def unneeded(self) -> list[str]:
-        """The addresses that no version names, oldest first; raises BackendError where a version cannot be read.
+        """Return the addresses that no version names, oldest first; raise BackendError if a version is unreadable.
 
-        Where no version at all is found, the disk may be away or the run was moved: nothing is said of what was there.
+        A folder without any version counts as unavailable (disk unmounted or run moved): its checkpoints are left out.
         """
         saved = self._read()
         named = {folder: _named(folder) for folder in {Path(target).parent for target in saved.values()}}
         needed = set[str]().union(*named.values())
-        return [each for each, target in saved.items() if named[Path(target).parent] and each not in needed]
+        return [address for address, target in saved.items() if named[Path(target).parent] and address not in needed]
 
     def _read(self) -> dict[str, str]:
-        found: dict[str, str] = json.loads(self._file.read_text()) if self._file.is_file() else {}
-        return found
+        saved: dict[str, str] = json.loads(self._file.read_text()) if self._file.is_file() else {}
+        return saved
 
     def _write(self, saved: Mapping[str, str]) -> None:
         files.write(self._file, json.dumps(saved, indent=1) + "\n")
 
 
 def _named(folder: Path) -> set[str]:
-    """The addresses that versions in and about a folder name."""
+    """Return the addresses that the versions in and around a folder name."""
     beside, below, above = folder.glob(f"*/{FILE}"), folder.glob(f"*/*/{FILE}"), folder.parent.glob(f"*/{FILE}")
-    found = [read_remote(file.parent) for file in (*beside, *below, *above)]  # drafts lie below versions
-    return {address for remote in found for address in (remote.state, remote.sampler)}
+    remotes = [read_remote(file.parent) for file in (*beside, *below, *above)]  # drafts are below versions
+    return {address for remote in remotes for address in (remote.state, remote.sampler)}
 
 
-# A version's adapter as files, where the service gives it away: for an engine of one's own.
+# A version's adapter as files, if the service offers them: for use with an external engine.
 
 WANTED: Final = ("adapter_model.safetensors", "adapter_config.json")
 _HOURS: Final = 3600
@@ -113,27 +112,29 @@ _SECONDS: Final = 300
 
 
 async def download_adapter(session: TinkerSession, client: Any, remote: RemoteWeights) -> Mapping[str, bytes]:
-    """The files of an adapter in peft's format; raises BackendError where the service does not give them.
+    """Return an adapter's files in peft's format; raise BackendError if the service does not provide them.
 
-    Newer SDKs export weights file by file, older ones give an archive of a checkpoint to sample from.
+    Newer SDKs export weights file by file, older ones return the archive of a checkpoint for sampling.
     """
-    rest = await session.rest()
+    rest_client = await session.rest()
     if hasattr(client, "save_weights_external"):
         name = remote.sampler.rpartition("/")[2]
         saved = await session.wait(client.save_weights_external(name, ttl_seconds=_HOURS), "exporting an adapter")
-        urls = await session.blocking(lambda: rest.get_external_weights_urls(saved.path).result(), "asking for files")
-        found = {name: await _fetched(session, url) for name, url in urls.urls.items()}
-    else:
-        ask = rest.get_checkpoint_archive_url_from_tinker_path
-        given = await session.blocking(lambda: ask(remote.sampler).result(), "asking for files")
-        archive = await _fetched(session, given.url)
-        found = await asyncio.to_thread(_unpacked, archive)
-    wanted = {PurePosixPath(name).name: content for name, content in found.items()}
-    if missing := [name for name in WANTED if name not in wanted]:
-        raise BackendError(
-            f"the adapter came without {', '.join(missing)}", remedy="set cloud.download = false to do without it"
+        urls = await session.blocking(
+            lambda: rest_client.get_external_weights_urls(saved.path).result(), "asking for files"
         )
-    return {name: wanted[name] for name in WANTED}
+        contents = {name: await _fetched(session, url) for name, url in urls.urls.items()}
+    else:
+        ask = rest_client.get_checkpoint_archive_url_from_tinker_path
+        export = await session.blocking(lambda: ask(remote.sampler).result(), "asking for files")
+        archive = await _fetched(session, export.url)
+        contents = await asyncio.to_thread(_unpacked, archive)
+    by_name = {PurePosixPath(name).name: content for name, content in contents.items()}
+    if missing := [name for name in WANTED if name not in by_name]:
+        raise BackendError(
+            f"the adapter arrived without {', '.join(missing)}", remedy="set cloud.download = false to do without it"
+        )
+    return {name: by_name[name] for name in WANTED}
 
 
 async def _fetched(session: TinkerSession, url: str) -> bytes:
@@ -146,10 +147,10 @@ async def _fetched(session: TinkerSession, url: str) -> bytes:
 
 
 def _unpacked(archive: bytes) -> dict[str, bytes]:
-    found = {}
+    contents = {}
     with tarfile.open(fileobj=io.BytesIO(archive)) as packed:
         for member in packed:
             content = packed.extractfile(member) if member.isfile() else None
             if content is not None:
-                found[member.name] = content.read()
-    return found
+                contents[member.name] = content.read()
+    return contents

@@ -1,4 +1,4 @@
-"""A session with the service, through its own SDK: opened when it is needed, opened again when it was lost."""
+"""A session with the service through its own SDK: opened on demand, reopened after a loss."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from openclaw_rl.backends.tinker.troubles import (
 from openclaw_rl.errors import BackendDown, BackendGone, ModelRefused, OpenClawError
 from openclaw_rl.ports import EngineFinding
 
-# What the service has been asked to do today, in tokens and by estimate in money; and where it ends.
+# Today's use of the service, in tokens and in estimated money; and its limit.
 
 KINDS: Final = ("prefill", "sample", "train")
-"""what is done with a token, as prices name it"""
+"""the uses of a token, as prices name them"""
 _SECONDS: Final = 1.0
-"""between two writes of the file, and two looks at those of other processes"""
+"""between two writes of the file, and two reads of other processes' files"""
 _MILLION: Final = 1e6
 
 
 class Spending:
-    """The tokens of today (UTC), of this process and of others of the same run. Each writes a file of its own."""
+    """Today's tokens (UTC), for this process and others in the same run. Each process writes its own file."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Spending:
         self._written = self._looked = float("-inf")
 
     def add(self, **tokens: int) -> None:
-        """Count tokens by what was done with them: ``add(prefill=12, sample=3)``."""
+        """Count tokens by use: ``add(prefill=12, sample=3)``."""
         self._turn_page()
         for kind, count in tokens.items():
             self._own[kind] += count
@@ -66,25 +66,25 @@ class Spending:
             self.write()
 
     def cost(self, tokens: Mapping[str, int]) -> float:
-        """The money for so many tokens, by the prices that were given."""
+        """Return the tokens' cost at the configured prices."""
         return sum(count * self._prices.get(kind, 0.0) for kind, count in tokens.items()) / _MILLION
 
     @property
     def tokens(self) -> Mapping[str, int]:
-        """Of this process, today."""
+        """Return this process's tokens today."""
         self._turn_page()
         return dict(self._own)
 
     @property
     def today(self) -> float:
-        """The money that today's tokens of all processes cost, by estimate."""
+        """Return the estimated cost of all processes' tokens today."""
         self._turn_page()
         if self._clock() - self._looked >= _SECONDS:
             self._looked, self._others = self._clock(), self._of_others()
         return self.cost(self._own) + self._others
 
     def refuse_beyond(self) -> None:
-        """Raise BackendGone once the budget of the day is spent."""
+        """Raise BackendGone once the daily budget is spent."""
         if self._budget is not None and self.today >= self._budget:
             raise BackendGone(
                 f"cloud.daily_budget = {self._budget:g} is spent: {self.today:.2f} by estimate since midnight (UTC)",
@@ -92,7 +92,7 @@ class Spending:
             )
 
     def write(self) -> None:
-        """Put what this process has used where others see it."""
+        """Write this process's use to a file that other processes read."""
         self._written = self._clock()
         self._folder.mkdir(parents=True, exist_ok=True)
         draft = self._folder / f".{self._owner}.tmp"
@@ -115,10 +115,10 @@ class Spending:
 
 def _read(file: Path) -> Mapping[str, int]:
     try:
-        found: dict[str, int] = json.loads(file.read_text())
-    except (OSError, ValueError):  # it is being replaced: the next look finds it
+        tokens: dict[str, int] = json.loads(file.read_text())
+    except (OSError, ValueError):  # it is being replaced: the next read succeeds
         return {}
-    return found
+    return tokens
 
 
 log = logging.getLogger(__name__)
@@ -126,13 +126,13 @@ T = TypeVar("T")
 
 OWN_URL: Final = "https://tinker.thinkingmachines.dev/services/tinker-prod"
 _GLANCE: Final = 0.5
-"""seconds between two looks at whether the SDK waits for the account to be paid"""
+"""seconds between two checks for a notice that the account must be paid"""
 _REACH: Final = 15.0
 _FAREWELL: Final = 5.0
 
 
 class TinkerSession:
-    """One session: the samplers made in it, and how to wait for what it is asked. ``spending`` counts its tokens."""
+    """One session with its samplers, requests and waits. ``spending`` counts its tokens."""
 
     def __init__(self, access: CloudAccess) -> None:
         self.access = access
@@ -146,12 +146,12 @@ class TinkerSession:
 
     @property
     def url(self) -> str:
-        """Where the service is."""
+        """Return the service's address."""
         return self.access.url or OWN_URL
 
     @property
     def sdk(self) -> Any:
-        """The package; raises where there is none, or one of a release we cannot work with."""
+        """Return the package; raise if it is missing, or in an unsupported release."""
         if self._sdk is None:
             self._sdk = load_sdk()
         return self._sdk
@@ -159,7 +159,7 @@ class TinkerSession:
     # --- life
 
     async def service(self) -> Any:
-        """The SDK's client of a session that is open."""
+        """Return the SDK's client for an open session."""
         async with self._lock:
             if self._service is None:
                 await self._open()
@@ -176,7 +176,7 @@ class TinkerSession:
             service = sdk.ServiceClient(
                 user_metadata={"client": "openclaw-rl"}, base_url=self.url, api_key=self.access.key
             )
-            return service if service.holder is not None else None  # its holder is what opens a session
+            return service if service.holder is not None else None  # creating its holder opens a session
 
         self._service = await self.blocking(begin, "opening a session")
         self._samplers.clear()
@@ -184,19 +184,21 @@ class TinkerSession:
         log.info("cloud.session url=%s sdk=%s", self.url, sdk.__version__)
 
     async def _reach(self) -> None:
-        """Raise at once where nobody listens: the SDK would try for minutes."""
+        """Raise at once if the address does not accept connections: the SDK would try for minutes."""
         place = urlsplit(self.url)
         port = place.port or (443 if place.scheme == "https" else 80)
         try:
             async with asyncio.timeout(_REACH):
                 _, writer = await asyncio.open_connection(place.hostname, port)
         except (OSError, TimeoutError) as error:
-            why = str(error) or "no answer"
-            raise BackendDown(f"cannot reach the service at {self.url}: {why}", remedy="see TINKER_BASE_URL") from error
+            reason = str(error) or "no answer"
+            raise BackendDown(
+                f"cannot reach the service at {self.url}: {reason}", remedy="see TINKER_BASE_URL"
+            ) from error
         writer.close()
 
     async def reopen(self) -> None:
-        """Leave a session that was lost; the next request opens another."""
+        """Close a lost session; the next request opens another."""
         async with self._lock:
             service, self._service = self._service, None
             self._samplers.clear()
@@ -210,39 +212,39 @@ class TinkerSession:
         if any(self.spending.tokens.values()):
             self.spending.write()
 
-    # --- what is asked
+    # --- requests
 
     async def models(self) -> Mapping[str, int | None]:
-        """The models that the service has, with the most tokens of each."""
+        """Return the service's models, with each one's token limit."""
         service = await self.service()
-        found = await self.blocking(service.get_server_capabilities, "asking for the models")
-        return {each.model_name: getattr(each, "max_context_length", None) for each in found.supported_models}
+        capabilities = await self.blocking(service.get_server_capabilities, "asking for the models")
+        return {model.model_name: getattr(model, "max_context_length", None) for model in capabilities.supported_models}
 
     async def sampler(self, path: str | None) -> Any:
-        """What samples from the weights at ``path``, None for the base model; made once in a session."""
+        """Return the sampler for the weights at ``path``, None for the base model; created once per session."""
         service = await self.service()
         if path not in self._samplers:
             where = {"base_model": self.access.model} if path is None else {"model_path": path}
-            made = await self.blocking(lambda: service.create_sampling_client(**where), "opening a sampler")
-            self._samplers.setdefault(path, made)
+            client = await self.blocking(lambda: service.create_sampling_client(**where), "opening a sampler")
+            self._samplers.setdefault(path, client)
         return self._samplers[path]
 
     async def rest(self) -> Any:
-        """What gives away and deletes checkpoints; made once in a session."""
+        """Return the client that exports and deletes checkpoints; created once per session."""
         service = await self.service()
         if self._rest is None:
             self._rest = await self.blocking(lambda: self._rest_client(service), "asking for checkpoints")
         return self._rest
 
     def _rest_client(self, service: Any) -> Any:
-        """An older SDK makes it from a session."""
+        """Create the client for checkpoints, from a session with an older SDK."""
         kind = getattr(self.sdk, "RestClient", None)
         if kind is None or "api_key" not in inspect.signature(kind).parameters:
             return service.create_rest_client()
         return kind(base_url=self.url, api_key=self.access.key)
 
     async def surviving(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do ``work``, and once more in a new session if the one at hand was lost under it."""
+        """Run ``work``, and once more in a new session if the current one was lost."""
         try:
             return await work()
         except SessionLost as lost:
@@ -251,12 +253,12 @@ class TinkerSession:
             return await work()
 
     async def blocking(self, work: Callable[[], T], doing: str) -> T:
-        """Do what blocks in a thread, for as long as patience lasts."""
+        """Run blocking ``work`` in a thread, within the time limit."""
         task = asyncio.ensure_future(asyncio.to_thread(work))
         return await self._in_time(task, doing)
 
     async def wait(self, given: Any, doing: str) -> Any:
-        """The result of what the SDK has promised; breaking it off tells the service."""
+        """Return the result that the SDK's future promises; cancelling cancels the request at the service."""
         future = given.future() if hasattr(given, "future") else given
         return await self._in_time(asyncio.wrap_future(future), doing)
 
@@ -264,14 +266,14 @@ class TinkerSession:
         began = time.monotonic()
         try:
             while not future.done():
-                left = began + self.access.patience - time.monotonic()
-                if left <= 0:
+                remaining = began + self.access.patience - time.monotonic()
+                if remaining <= 0:
                     raise too_slow(doing, self.access.patience)
-                if (why := self._notices.take()) is not None:
-                    self._service = None  # it would say so once a minute only
+                if (notice := self._notices.take()) is not None:
+                    self._service = None  # the SDK would repeat the notice only once a minute
                     self._samplers.clear()
-                    raise unpaid(f"{doing}: {why}")
-                await asyncio.wait({future}, timeout=min(_GLANCE, left))
+                    raise unpaid(f"{doing}: {notice}")
+                await asyncio.wait({future}, timeout=min(_GLANCE, remaining))
             return future.result()
         except asyncio.CancelledError:
             raise
@@ -282,7 +284,7 @@ class TinkerSession:
 
 
 async def _leave(service: Any) -> None:
-    """Tell the service that the session is over; an older SDK only closes its connections."""
+    """End the session at the service; an older SDK only closes its connections."""
 
     def end() -> None:
         if hasattr(service, "close"):
@@ -290,28 +292,30 @@ async def _leave(service: Any) -> None:
         else:
             service.holder.close()
 
-    with contextlib.suppress(Exception):  # it may be why we leave
+    with contextlib.suppress(Exception):  # a failure here may be the reason for leaving
         async with asyncio.timeout(_FAREWELL + 1):
             await asyncio.to_thread(end)
 
 
-# What can be said of the service before anybody relies on it: for `openclaw-rl doctor`.
+# Checks before the service is used: for `openclaw-rl doctor`.
 
 
 async def examine(session: TinkerSession, settings: TinkerPolicySettings) -> Sequence[EngineFinding]:
-    """The SDK, the address, the key and the model; a session is opened and closed, nothing is sampled."""
+    """Check the SDK, the address, the key and the model; open and close a session without sampling."""
     try:
         _ = session.sdk
-        known = await session.models()
+        models = await session.models()
     except OpenClawError as error:
         return [EngineFinding(fine=False, what=error.what, remedy=error.remedy or "")]
     finally:
         await session.close()
-    found = [EngineFinding(fine=True, what=f"tinker {installed_version()} reaches {session.url}: {len(known)} models")]
-    if settings.model not in known:
+    findings = [
+        EngineFinding(fine=True, what=f"tinker {installed_version()} reaches {session.url}: {len(models)} models")
+    ]
+    if settings.model not in models:
         what = f"it has no model {settings.model!r}"
-        found.append(EngineFinding(fine=False, what=what, remedy=f"it has {', '.join(sorted(known)[:8])}"))
+        findings.append(EngineFinding(fine=False, what=what, remedy=f"it has {', '.join(sorted(models)[:8])}"))
     if settings.cloud_budget is not None and not any(settings.cloud_prices.values()):
         what = "cloud.daily_budget is set, but cloud.price_per_million names no price"
-        found.append(EngineFinding(fine=False, what=what, remedy="give the prices of the model, or no budget"))
-    return found
+        findings.append(EngineFinding(fine=False, what=what, remedy="give the prices of the model, or no budget"))
+    return findings

@@ -1,4 +1,4 @@
-"""What the policy and the trainer at the service are built from."""
+"""Settings for the policy and the trainer at the service."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from openclaw_rl.backends.hf.trainer_settings import ADAM_EPS, TrainerSettings
 from openclaw_rl.errors import ConfigError
 from openclaw_rl.losses import LossSettings
 
-# What the service is reached with, and what it may cost.
+# Access to the service, and its budget.
 
 PATIENCE = 600.0
-"""seconds in which the service must have answered a request"""
+"""seconds in which the service must answer a request"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloudAccess:
-    """The model by the service's name, the account, and the most money a day. ``url`` None: the service's own."""
+    """The model by the service's name, the account, and the daily budget. ``url`` None: the service's own."""
 
     model: str
     key: str | None = field(repr=False)
     url: str | None
     prices: Mapping[str, float]
-    """money for a million tokens, by what is done with them: prefill, sample, train; what is absent costs nothing"""
+    """money for a million tokens by use: prefill, sample, train; a missing use is free"""
     budget: float | None
     run_dir: Path
     patience: float = PATIENCE
 
 
 ALPHA: Final = 32.0
-"""the scale of the service's adapters, which no request changes"""
+"""the fixed scale in the service's adapters"""
 _DECIDES: Final = (
     "model", "seed", "loss", "k", "max_hints", "lr", "lr_by_signal", "weight_decay", "adam_beta1", "adam_beta2",
     "grad_clip", "teacher", "lora_rank", "gap_alarm", "ess_alarm", "norm_alarm", "rehearse_loss", "rehearse_lr",
 )  # fmt: skip
-"""settings that decide a step's numbers, beside those of the loss"""
+"""settings that determine a step's numbers, beside those for the loss"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CloudSettings:
-    """The model by the service's name, and the settings of `cloud`. ``cloud_tokenizer`` None: that of the model."""
+    """The model by the service's name, and the settings in `cloud`. ``cloud_tokenizer`` None: the model's own."""
 
     model: str
     run_dir: Path
@@ -55,11 +55,11 @@ class CloudSettings:
 
     @property
     def tokenizer(self) -> str:
-        """Where the tokenizer and the chat template are."""
+        """Return the path or name with the tokenizer and the chat template."""
         return self.cloud_tokenizer or self.model
 
     def access(self) -> CloudAccess:
-        """What the service is reached with."""
+        """Return the settings for access to the service."""
         return CloudAccess(
             model=self.model,
             key=self.cloud_key,
@@ -73,7 +73,7 @@ class CloudSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class TinkerPolicySettings(CloudSettings):
-    """Settings of `policy` and `cloud`."""
+    """The settings in `policy` and `cloud`."""
 
     cache_dir: Path
     context: int | None
@@ -83,7 +83,7 @@ class TinkerPolicySettings(CloudSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class TinkerTrainerSettings(TrainerSettings, CloudSettings):
-    """Settings of `train` and `cloud`; raises ConfigError for what the service has no word for."""
+    """The settings in `train` and `cloud`; raises ConfigError for settings that the service does not support."""
 
     cloud_download: bool
 
@@ -103,7 +103,7 @@ class TinkerTrainerSettings(TrainerSettings, CloudSettings):
                 raise ConfigError(f"{what}, and train.backend = tinker cannot do that", remedy=remedy)
 
     def record(self) -> dict[str, Any]:
-        """What decides the numbers, for a manifest."""
-        found = asdict(self)
-        losses = {each.name: found[each.name] for each in fields(LossSettings)}
-        return {name: found[name] for name in _DECIDES} | {"losses": losses, "adam_eps": ADAM_EPS}
+        """Return the settings that determine the numbers, for a manifest."""
+        values = asdict(self)
+        losses = {setting.name: values[setting.name] for setting in fields(LossSettings)}
+        return {name: values[name] for name in _DECIDES} | {"losses": losses, "adam_eps": ADAM_EPS}

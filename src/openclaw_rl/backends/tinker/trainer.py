@@ -56,15 +56,15 @@ from openclaw_rl.types import Sample, Version
 log = logging.getLogger(__name__)
 
 _ANY_TOKEN: Final = 2**31
-"""the service knows the size of its vocabulary, and refuses what is beyond it"""
+"""a bound above any vocabulary: the service checks its own, and refuses ids beyond it"""
 _DELETED_AT_ONCE: Final = 16
 _DELETING_SECONDS: Final = 20.0
-"""after a step, for what is not needed any more; the rest waits for the next one"""
+"""for deleting unneeded checkpoints after a step; the remainder waits for the next step"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TinkerStep:
-    """What one step is asked for."""
+    """The request for one step."""
 
     samples: tuple[Sample, ...]
     number: int
@@ -73,9 +73,10 @@ class TinkerStep:
 
 
 class TinkerTrainer:
-    """LoRA at the service, as a `Trainer`. A step needs only its parent's directory, which says where its weights are.
+    """LoRA at the service, as a `Trainer`. A step needs only its parent's directory, which records its weights'
+    address.
 
-    What goes wrong in a step leaves no version, and the next step begins from its parent's weights again.
+    A failed step leaves no version, and the next step starts again from its parent's weights.
     """
 
     def __init__(self, settings: TinkerTrainerSettings) -> None:
@@ -93,21 +94,21 @@ class TinkerTrainer:
 
     @property
     def runner(self) -> str | None:
-        """How batches are computed; None before it is started."""
+        """Return a description of the backend; None before it is started."""
         kl = "; the KL penalty to the base model is estimated from sampled tokens (k3)" if self._says_kl else ""
         return f"tinker at {self.session.url}{kl}" if self._chat is not None else None
 
     async def start(self) -> None:
-        """Read the tokenizer and open a session; raises ModelRefused with the remedy."""
+        """Read the tokenizer and open a session; raise ModelRefused with the remedy on failure."""
         async with self._lock:
             await self._ensure()
 
     async def _ensure(self) -> ChatFiles:
         if self._chat is None:
-            given = self.settings
+            settings = self.settings
             await self.session.surviving(self.session.service)
             self._chat = await asyncio.to_thread(
-                read_chat, given.tokenizer, cache_dir=given.cache_dir, chat_template=given.chat_template
+                read_chat, settings.tokenizer, cache_dir=settings.cache_dir, chat_template=settings.chat_template
             )
             log.info("trainer ready: %s", self.runner)
         return self._chat
@@ -118,12 +119,12 @@ class TinkerTrainer:
         await self.session.close()
 
     async def step(self, samples: Sequence[Sample], *, number: int, parent: Version, target: str) -> StepResult:
-        """One step from ``parent`` into ``target``; see `ports.Trainer`."""
+        """Run one step from ``parent`` into ``target``; see `ports.Trainer`."""
         step = TinkerStep(samples=tuple(samples), number=number, parent=parent, target=Path(target))
         async with self._lock:
             chat = await self._ensure()
-            known = await asyncio.to_thread(self._published, step)
-            return known if known is not None else await self.session.surviving(lambda: self._step(step, chat))
+            earlier = await asyncio.to_thread(self._published, step)
+            return earlier if earlier is not None else await self.session.surviving(lambda: self._step(step, chat))
 
     # --- one step
 
@@ -141,7 +142,7 @@ class TinkerTrainer:
             return StepResult(
                 adapter=None, metrics=finite(metrics), seconds=seconds, skipped=skip.reason, dropped=prompts.dropped
             )
-        except RequestError as error:  # no caller is there to be told: it is the batch that the service refuses
+        except RequestError as error:  # the service refuses the batch, which is no caller's request
             student = self._student
             self._forget()
             if student is not None:
@@ -158,11 +159,11 @@ class TinkerTrainer:
         )
 
     def _render(self, step: TinkerStep, chat: ChatFiles) -> TeacherPrompts:
-        most = self.settings.max_hints if self._max_hints is None else self._max_hints
-        return render_teachers(chat.template, step.samples, most=most, room=chat.context, vocabulary=_ANY_TOKEN)
+        limit = self.settings.max_hints if self._max_hints is None else self._max_hints
+        return render_teachers(chat.template, step.samples, most=limit, room=chat.context, vocabulary=_ANY_TOKEN)
 
     async def _train(self, step: TinkerStep, prompts: TeacherPrompts, metrics: dict[str, float]) -> RemoteWeights:
-        """The gradient, the update, the weights saved; ``metrics`` get what was measured on the way."""
+        """Compute the gradient, apply the update and save the weights; add measurements to ``metrics``."""
         weight = batch_weight(self._weigh, step.samples, prompts.views)
         samples, views = prompts.kept()
         if weight == 0 or not samples:
@@ -170,7 +171,7 @@ class TinkerTrainer:
             raise StepSkipped(f"no signal: every advantage is zero and {nothing}")
         parent = await self._load(step.parent)
         student = ServiceWeights(client=self._student, sampler=parent.sampler if parent else None)
-        found = await look_up(
+        lookup = await look_up(
             self.session,
             self._passes,
             self.settings,
@@ -182,7 +183,7 @@ class TinkerTrainer:
         )
         signal = batch_weight(self._weigh, step.samples, prompts.views, by_urgency=True)
         past = parent.norms if parent else ()
-        norms = await self._stepped(step, found, metrics, weight=weight, signal=signal, norms=past)
+        norms = await self._stepped(step, lookup, metrics, weight=weight, signal=signal, norms=past)
         metrics |= {"teachers_missing": float(prompts.missing), "signal": signal}
         return await self._save(step, norms)
 
@@ -196,7 +197,7 @@ class TinkerTrainer:
         signal: float,
         norms: tuple[float, ...],
     ) -> tuple[float, ...]:
-        """Take the step, in one pass where the service's own loss is ours; the gradient norms after it."""
+        """Take the step, in one pass if the service's own loss equals ours; return the gradient norms after it."""
         s, rehearsal = self.settings, rehearses_alone(step.samples)
         metrics["lr"] = s.rehearse_lr * signal if rehearsal else s.lr * signal if s.lr_by_signal else s.lr
         adam = self._adam(metrics["lr"], REHEARSAL_BETA1 if rehearsal else s.adam_beta1)
@@ -204,7 +205,7 @@ class TinkerTrainer:
         if same:
             norm, same = await self._in_one_pass(found, adam, metrics)
         if not same:
-            if self._at is None:  # the one pass was another loss, and what it did is given up
+            if self._at is None:  # the one pass had a different loss, and its effect is discarded
                 await self._load(step.parent)
             norm = await self._in_two_passes(found, adam, metrics)
         if norm is None:
@@ -215,17 +216,21 @@ class TinkerTrainer:
         return norms if rehearsal else (*norms, weighed)[-HISTORY:]
 
     async def _in_two_passes(self, found: Lookup, adam: Any, metrics: dict[str, float]) -> float | None:
-        """Log-probs there, the loss and its gradient by them here, that gradient back there; the gradient's norm."""
+        """Run the forward pass there, the loss and its gradient here, the backward pass there; return the gradient
+        norm.
+        """
         values = await self._passes.forward(self._student, found.rows)
         gradients = self._gradients(found, values, metrics)
         backward = self._passes.backward(self._student, found.rows, gradients)
         return (await self._both(backward, adam))[1]
 
     async def _in_one_pass(self, found: Lookup, adam: Any, metrics: dict[str, float]) -> tuple[float | None, bool]:
-        """The service's own loss; the gradient's norm, and whether it was ours. Where it was not, nothing is kept."""
+        """Use the service's own loss; return the gradient norm and True if the loss equals ours. Discard the step if
+        not.
+        """
         passed, norm = await self._both(lookups.surrogate_pass(self.session, self._student, self.settings, found), adam)
-        outputs = [logprobs_of(each) for each in passed.loss_fn_outputs]
-        values = [each[-len(row.ids) :, None] for each, row in zip(outputs, found.rows, strict=True)]
+        outputs = [logprobs_of(values_) for values_ in passed.loss_fn_outputs]
+        values = [values_[-len(row.ids) :, None] for values_, row in zip(outputs, found.rows, strict=True)]
         gradients = self._gradients(found, values, metrics)
         same = lookups.same_gradient(self.settings, found.batch, values, gradients)
         if not same:
@@ -234,7 +239,7 @@ class TinkerTrainer:
         return norm, same
 
     async def _both(self, backward: Any, adam: Any) -> tuple[Any, float | None]:
-        """Send the optimizer step before the backward pass is waited for; what the pass gave, and the norm."""
+        """Send the optimizer step before awaiting the backward pass; return the pass's result and the norm."""
         stepped = self._student.optim_step(adam)
         passed = await self.session.wait(backward, "a backward pass")
         return passed, gradient_norm((await self.session.wait(stepped, "an optimizer step")).metrics)
@@ -251,20 +256,22 @@ class TinkerTrainer:
         )
 
     def _gradients(self, found: Lookup, values: Sequence[Tensor], metrics: dict[str, float]) -> list[Tensor]:
-        """d loss by each log-prob that the student was asked for; raises StepSkipped where an alarm goes off."""
+        """Return d loss by each of the student's log-probs; raise StepSkipped on an alarm."""
         s = self.settings
-        leaves = [each.clone().requires_grad_() for each in values]
+        leaves = [tensor.clone().requires_grad_() for tensor in values]
         inputs = loss_inputs(found, leaves)
         measured = health(inputs, s.max_mismatch)
         if why := batch_alarm(measured, gap=s.gap_alarm, ess=s.ess_alarm):
             raise StepSkipped(why, measured)
         total, figures = self._loss(inputs)
-        given = torch.autograd.grad(total, leaves, allow_unused=True)
+        gradients = torch.autograd.grad(total, leaves, allow_unused=True)
         metrics |= {**figures, **measured}
-        return [torch.zeros_like(leaf) if each is None else each for leaf, each in zip(leaves, given, strict=True)]
+        return [
+            torch.zeros_like(leaf) if tensor is None else tensor for leaf, tensor in zip(leaves, gradients, strict=True)
+        ]
 
     def _spent(self, before: Mapping[str, int]) -> dict[str, float]:
-        """Tokens of this step and what they cost, by estimate."""
+        """Return this step's tokens and their estimated cost."""
         spending = self.session.spending
         used = {kind: max(0, count - before.get(kind, 0)) for kind, count in spending.tokens.items()}
         return {f"cloud_{kind}": float(count) for kind, count in used.items()} | {"cloud_cost": spending.cost(used)}
@@ -272,7 +279,7 @@ class TinkerTrainer:
     # --- weights at the service
 
     async def _load(self, parent: Version) -> RemoteWeights | None:
-        """Put the student where ``parent`` left it; None where that is the base model."""
+        """Load ``parent``'s weights into the student; return None if the parent is the base model."""
         remote = None if parent.adapter is None else await asyncio.to_thread(read_remote, Path(parent.adapter))
         where = parent.adapter or ""
         if self._student is None or self._at != where:
@@ -287,11 +294,11 @@ class TinkerTrainer:
         resume = service.create_training_client_from_state_with_optimizer
         try:
             return await self.session.blocking(lambda: resume(remote.state), "loading a checkpoint")
-        except RequestError as refused:  # a server may not keep which layers an adapter is of, and take all for granted
+        except RequestError as refused:  # a server may not record an adapter's layers, and assumes all of them
             client = await self._begun()
             if not hasattr(client, "load_state_with_optimizer"):
                 raise
-            log.info("cloud.load %s; it is loaded into an adapter of ours", refused.what)
+            log.info("cloud.load %s; it is loaded into a new adapter", refused.what)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", FutureWarning)
                 loading = client.load_state_with_optimizer(remote.state)
@@ -299,7 +306,7 @@ class TinkerTrainer:
             return client
 
     async def _begun(self) -> Any:
-        """An adapter that nothing was learned into."""
+        """Create an untrained adapter."""
         service, s = await self.session.service(), self.settings
         create = partial(
             service.create_lora_training_client,
@@ -313,13 +320,13 @@ class TinkerTrainer:
         return await self.session.blocking(create, "beginning an adapter")
 
     async def _base_weights(self) -> ServiceWeights:
-        """The base model: an adapter that was never trained changes nothing."""
+        """Return the base model: an untrained adapter changes nothing."""
         if self._base is None:
             self._base = await self._begun()
         return ServiceWeights(client=self._base, sampler=None)
 
     async def _save(self, step: TinkerStep, norms: tuple[float, ...]) -> RemoteWeights:
-        """Keep the weights, once to go on from and once to sample from."""
+        """Save the weights twice: for further training and for sampling."""
         name = f"v{step.target.name}-{uuid.uuid4().hex[:8]}"
         state, sampler = self._student.save_state(name), self._student.save_weights_for_sampler(name)
         saved = await self.session.wait(state, "saving a checkpoint")
@@ -329,7 +336,7 @@ class TinkerTrainer:
         return RemoteWeights(state=saved.path, sampler=served.path, norms=norms)
 
     async def _delete_unneeded(self) -> None:
-        """Delete at the service what no version on disk names any more; what fails is tried after the next step."""
+        """Delete checkpoints at the service that no version on disk names; retry failures after the next step."""
         try:
             async with asyncio.timeout(_DELETING_SECONDS):
                 for address in (await asyncio.to_thread(self._saved.unneeded))[:_DELETED_AT_ONCE]:
@@ -345,7 +352,7 @@ class TinkerTrainer:
         log.info("cloud.deleted %s", address)
 
     def _forget(self) -> None:
-        """What the clients at hand hold is not known: begin from checkpoints."""
+        """Discard the clients, whose state is unknown: the next step starts from checkpoints."""
         self._student = self._base = self._at = None
 
     # --- versions on disk
@@ -353,7 +360,7 @@ class TinkerTrainer:
     async def _publish(
         self, step: TinkerStep, remote: RemoteWeights, metrics: Mapping[str, float], dropped: Mapping[str, str]
     ) -> None:
-        """Write the new version, whole or not at all."""
+        """Write the new version atomically."""
         adapter = await download_adapter(self.session, self._student, remote) if self.settings.cloud_download else {}
         await asyncio.to_thread(self._write, step, remote, adapter, {"metrics": metrics, "dropped": dropped})
         self._at = str(step.target)
@@ -368,7 +375,7 @@ class TinkerTrainer:
             write_manifest(directory, {**self._identity(step), **said})
 
     def _published(self, step: TinkerStep) -> StepResult | None:
-        """What this very request gave earlier, when the caller did not live to take the result."""
+        """Return this request's earlier result, if its step was published but the caller ended before receiving it."""
         manifest = read_manifest(step.target) if step.target.is_dir() else None
         if manifest is None or any(manifest.get(name) != value for name, value in self._identity(step).items()):
             return None
@@ -389,7 +396,7 @@ class TinkerTrainer:
 
 
 def gradient_norm(metrics: Mapping[str, float] | None) -> float | None:
-    """The norm of the gradient before it was clipped, where the service says it."""
+    """Return the gradient norm before clipping, if the service reports it."""
     for name, value in (metrics or {}).items():
         if "grad" in name and ("norm" in name or "l2" in name):
             return float(value)

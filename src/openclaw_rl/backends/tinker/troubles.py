@@ -1,4 +1,4 @@
-"""What the service answers when it does not do as it was asked, in our words. A key is in none of them."""
+"""The translation from the service's failures to this package's errors. None of their texts contains the key."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from openclaw_rl.errors import (
     RequestError,
 )
 
-# The service's own SDK: which releases of it we work with, and what we need of them.
+# The service's own SDK: the supported releases, and the parts required from it.
 
 log = logging.getLogger(__name__)
 
 OLDEST: Final = (0, 25)
-"""the first release that speaks today's protocol"""
+"""the first release with the current protocol"""
 NEWEST: Final = (0, 36)
-"""the newest one that this release was tried with"""
+"""the newest release tested with this one"""
 _UNTRIED: Final = (NEWEST[0], NEWEST[1] + 1)
 _NEEDED: Final = {
     "ServiceClient": (
@@ -42,7 +42,7 @@ _NEEDED: Final = {
 
 
 def load_sdk() -> Any:
-    """The package `tinker`; raises MissingExtra without it and ModelRefused for a release we cannot work with."""
+    """Return the package `tinker`; raise MissingExtra without it and ModelRefused for an unsupported release."""
     try:
         sdk = importlib.import_module("tinker")
     except ModuleNotFoundError as error:
@@ -57,7 +57,7 @@ def load_sdk() -> Any:
 
 
 def installed_version() -> str:
-    """The release of the SDK that is installed; empty where there is none."""
+    """Return the installed SDK's release; empty if there is none."""
     try:
         return importlib.metadata.version("tinker")
     except importlib.metadata.PackageNotFoundError:
@@ -65,9 +65,9 @@ def installed_version() -> str:
 
 
 def fault_of(version: str, sdk: Any) -> str | None:
-    """What keeps us from working with an SDK; None where nothing does."""
+    """Return the reason why an SDK cannot be used; None if it can."""
     if _numbers(version) < OLDEST:
-        return f"tinker {version} is refused: it speaks an older protocol than {_text(OLDEST)}"
+        return f"tinker {version} is refused: it uses an older protocol than {_text(OLDEST)}"
     missing = [
         f"{owner}.{name}"
         for owner, names in _NEEDED.items()
@@ -92,27 +92,27 @@ _KEY: Final = frozenset({401, 403})
 _CHANGED: Final = (TypeError, AttributeError, ImportError, NotImplementedError)
 _LONGEST: Final = 300
 _TOO_OLD: Final = "sdk version"
-"""words with which the service refuses a release of its SDK (400)"""
+"""words with which the service refuses an SDK release (400)"""
 _JSON_ALONE: Final = "supports as proto"
-"""words with which the SDK refuses a server of the protocol before 0.25"""
+"""words with which the SDK refuses a server with the protocol before 0.25"""
 _OTHER_SDK: Final = "install the SDK that the server was made for, or a newer server: docs/tinker.md names them"
-_UNPAID_REMEDY: Final = "add credit to the account; it goes on by itself then"
+_UNPAID_REMEDY: Final = "add credit to the account; it then continues by itself"
 _OF_LATE: Final = 10.0
-"""seconds for which a warning stands: the SDK tries again every 5"""
+"""seconds for which a warning is valid: the SDK tries again every 5"""
 _BILLING: Final = "billing status"
-"""words of the SDK's own warning that it waits because of the account"""
+"""words in the SDK's own warning while it waits because of the account"""
 
 
 class SessionLost(BackendDown):
-    """The service does not know this session, or what was made in it, any more: a new one is opened."""
+    """The service has lost this session, or an object created in it: a new session is opened."""
 
 
 class ServiceFailed(BackendDown):
-    """A request was taken, and failed for a reason that the service does not put down to it."""
+    """The service accepted a request, then failed for a reason other than the request."""
 
 
 def translated(error: BaseException, doing: str, *, key: str | None) -> OpenClawError:
-    """The error to raise in place of one of the SDK's. ``doing`` is what was tried: "sampling a reply"."""
+    """Return the error to raise in place of the SDK's. ``doing`` is the action attempted: "sampling a reply"."""
     if isinstance(error, OpenClawError):
         return error
     status, words = status_of(error), redacted(_words(error), key)
@@ -124,7 +124,7 @@ def translated(error: BaseException, doing: str, *, key: str | None) -> OpenClaw
     if status in _KEY:
         return ModelRefused(f"the service refuses the key: {what}", remedy="correct TINKER_API_KEY")
     if status in _LOST:
-        return SessionLost(f"the service has lost it: {what}")
+        return SessionLost(f"the service no longer has it: {what}")
     if status in _AGAIN or (status or 0) >= 500 or _is_connection(error):
         return BackendDown(f"the service does not answer for now: {what}", retry_after=30.0 if status == 429 else 5.0)
     if status is not None or _category(error) == "user":
@@ -134,62 +134,62 @@ def translated(error: BaseException, doing: str, *, key: str | None) -> OpenClaw
     if isinstance(error, AssertionError) or _JSON_ALONE in words:
         return other_protocol(what)
     if isinstance(error, _CHANGED):
-        return ModelRefused(f"the SDK does not do as it did: {what}", remedy="see the releases in docs/tinker.md")
+        return ModelRefused(f"the SDK has changed: {what}", remedy="see the releases in docs/tinker.md")
     return BackendError(what)
 
 
 def other_protocol(what: str) -> ModelRefused:
-    """The server speaks another protocol than the SDK that is installed."""
+    """Return the error for a server whose protocol differs from the installed SDK's."""
     return ModelRefused(
         f"the server does not answer as tinker {installed_version()} expects: {what}", remedy=_OTHER_SDK
     )
 
 
 def unpaid(what: str) -> BackendGone:
-    """The account cannot pay."""
-    return BackendGone(f"the service wants to be paid: {what}", remedy=_UNPAID_REMEDY)
+    """Return the error for an account that cannot pay."""
+    return BackendGone(f"the service requires payment: {what}", remedy=_UNPAID_REMEDY)
 
 
 def too_slow(doing: str, seconds: float) -> BackendDown:
-    """Nothing came back in time."""
+    """Return the error for a missing answer."""
     return BackendDown(
-        f"the service does not answer for now: {doing}: nothing came within {seconds:g} s",
+        f"the service does not answer for now: {doing}: no answer within {seconds:g} s",
         remedy="see that it is up; a server of another protocol than the SDK's may be silent too (docs/tinker.md)",
     )
 
 
 def redacted(text: str, key: str | None) -> str:
-    """A text without the key."""
+    """Return the text without the key."""
     return text.replace(key, "(the key)") if key else text
 
 
 def status_of(error: BaseException) -> int | None:
-    """The HTTP status behind an error; None where there is none."""
-    for each in _causes(error):
-        status = getattr(each, "status_code", None)
+    """Return the HTTP status behind an error; None if there is none."""
+    for cause in _causes(error):
+        status = getattr(cause, "status_code", None)
         if isinstance(status, int):
             return status
-        if type(each).__name__ == "RetryableException":  # the SDK's word for a 410 on what it waited for
+        if type(cause).__name__ == "RetryableException":  # the SDK's name for a 410 from a request that it awaits
             return 410
     return None
 
 
 def _is_connection(error: BaseException) -> bool:
-    names = {type(each).__name__ for each in _causes(error)}
+    names = {type(cause).__name__ for cause in _causes(error)}
     return bool(names & {"APIConnectionError", "APITimeoutError"}) or isinstance(error, (ConnectionError, TimeoutError))
 
 
 def _category(error: BaseException) -> str | None:
-    """Whose fault a request that was taken and then failed was: user, server or unknown; None for other errors."""
+    """Return the party at fault when an accepted request failed: user, server or unknown; None for other errors."""
     category = getattr(error, "category", None)
     return None if category is None else str(getattr(category, "value", category)).lower()
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    seen: BaseException | None = error
-    while seen is not None:
-        yield seen
-        seen = seen.__cause__ or seen.__context__
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__
 
 
 def _words(error: BaseException) -> str:
@@ -198,28 +198,30 @@ def _words(error: BaseException) -> str:
 
 
 class BillingNotices(logging.Handler):
-    """Hears from the SDK's log that it waits because of the account: it would do so for an hour before it says so."""
+    """A log handler that detects the SDK waiting because of the account: it would wait for an hour before
+    reporting it.
+    """
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self._heard: tuple[float, str] | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep what is said of billing."""
+        """Keep a message about billing."""
         text = record.getMessage()
         if _BILLING in text:
             self._heard = time.monotonic(), text
 
     def take(self) -> str | None:
-        """What was said of late and not taken yet; None where nothing was."""
-        heard, self._heard = self._heard, None
-        return heard[1] if heard is not None and time.monotonic() - heard[0] < _OF_LATE else None
+        """Return and clear the recent billing message; None if there is none."""
+        notice, self._heard = self._heard, None
+        return notice[1] if notice is not None and time.monotonic() - notice[0] < _OF_LATE else None
 
     def listen(self) -> None:
-        """Hear from now on."""
+        """Start to watch the SDK's log."""
         logging.getLogger("tinker").addHandler(self)
 
     def close(self) -> None:
-        """Hear no more."""
+        """Stop watching the SDK's log."""
         logging.getLogger("tinker").removeHandler(self)
         super().close()
