@@ -1,1 +1,3 @@
-"""The gui environment: a real browser, seen as a numbered accessibility tree and acted on by mouse and keyboard."""
+"""The gui environment: a real browser, observed as a numbered accessibility tree, with actions by mouse and
+keyboard.
+"""

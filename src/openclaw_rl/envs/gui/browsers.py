@@ -1,7 +1,7 @@
-"""One browser for all episodes of a process, with a context of its own for each that runs.
+"""One browser for all episodes in a process, with a separate context for each running episode.
 
-It starts with the first episode and ends a while after the last. Both drivers are no more than a way to Chromium's
-DevTools protocol: what is seen and done is decided in one place, `page`, and is the same with either.
+It starts with the first episode and ends some time after the last. Both drivers only provide access to Chromium's
+DevTools protocol: observations and actions are decided in one module, `page`, and are the same with either.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ from openclaw_rl.envs.sandbox import cgroups
 from openclaw_rl.errors import EnvFailed
 
 IDLE_SECONDS: Final = 300.0
-"""how long a browser without pages is kept: longer than most training steps, since sixteen new tabs take both cores of
-a laptop half a minute, and kept ones at rest a fiftieth of one core"""
+"""seconds for which a browser without pages stays open: longer than most training steps, since sixteen new tabs occupy
+both cores in a laptop for half a minute, and idle kept tabs use a fiftieth of one core
+"""
 START_SECONDS: Final = 60.0
 EMPTY_SECONDS: Final = 5.0
 EPISODES: Final = 32
-"""that one tab serves, where tabs are kept: a renderer that has shown many pages has grown"""
+"""episodes that one tab serves, if tabs are kept: a renderer grows with each page shown"""
 
 
 class Tab(Protocol):
-    """A page in a context of its own: it shares no cookie, storage or cache with another."""
+    """A page in its own context: it shares no cookie, storage or cache with others."""
 
     async def send(self, method: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A command of the DevTools protocol. Raises EnvFailed for what the browser refuses."""
+        """Send a DevTools protocol command; raise EnvFailed if the browser refuses it."""
         ...
 
     async def close(self) -> None:
@@ -40,7 +41,7 @@ class Tab(Protocol):
 
 
 class Browser(Protocol):
-    """A browser that runs."""
+    """A running browser."""
 
     def alive(self) -> bool: ...
 
@@ -50,10 +51,10 @@ class Browser(Protocol):
 
 
 class LentTab:
-    """A page of the shared browser, given back when it is closed.
+    """A page in the shared browser, returned when it is closed.
 
-    ``prepared`` says that it is as a page must be before it is opened. Whoever prepares it says so: only then may
-    another episode take it over.
+    ``prepared`` is True if the page is ready to be opened. The caller that prepares it sets this; only a prepared page
+    may be reused by another episode.
     """
 
     def __init__(self, tab: Tab, shared: SharedBrowser, *, used: int) -> None:
@@ -67,19 +68,19 @@ class LentTab:
     async def close(self) -> None:
         shared, self._shared = self._shared, None
         if shared is not None:
-            kept = False
+            reused = False
             try:
-                kept = self.prepared and await shared.keep(self._tab, self._used + 1)
+                reused = self.prepared and await shared.keep(self._tab, self._used + 1)
             finally:
                 try:
-                    if not kept:
+                    if not reused:
                         await self._tab.close()
                 finally:
                     shared.give_back()
 
 
 class SharedBrowser:
-    """The browser of one event loop: begun when a page is wanted, begun anew when it has died."""
+    """One event loop's browser: started when a page is requested, restarted after it has died."""
 
     def __init__(self, settings: BrowserSettings) -> None:
         self._settings = settings
@@ -92,7 +93,7 @@ class SharedBrowser:
         self._ending: asyncio.Task[None] | None = None
 
     async def lend(self) -> LentTab:
-        """A page of its own. Raises EnvFailed, with the remedy, where no browser can be had."""
+        """Return a page in its own context; raise EnvFailed, with the remedy, if no browser is available."""
         self._lent += 1
         self._all_back.clear()
         try:
@@ -104,13 +105,13 @@ class SharedBrowser:
             raise
 
     async def keep(self, tab: Tab, used: int) -> bool:
-        """Keep a tab for another episode, as empty as a new one; whether it could be."""
+        """Empty a tab and keep it for another episode; return True on success."""
         if not self._settings.keeps or used >= EPISODES:
             return False
         running = self._running
         try:
             await asyncio.wait_for(empty(tab), EMPTY_SECONDS)
-        except (EnvFailed, TimeoutError):  # its page is stuck: closing it ends that as well
+        except (EnvFailed, TimeoutError):  # its page is stuck; closing the tab ends it
             return False
         if running is None or running is not self._running:  # its browser has died meanwhile
             return False
@@ -128,7 +129,7 @@ class SharedBrowser:
             return self._running.browser
 
     def give_back(self) -> None:
-        """One page less. With the last the browser ends, unless another is wanted soon."""
+        """Release one page. After the last release the browser ends, unless another page is requested soon."""
         self._lent -= 1
         if self._lent:
             return
@@ -138,10 +139,10 @@ class SharedBrowser:
             self._ending = asyncio.create_task(self._end_when_idle())
 
     async def _end_when_idle(self) -> None:
-        """Also when the event loop ends, which cancels the wait."""
+        """Close the browser after the idle time, or when the event loop ends, which cancels the wait."""
         try:
-            while (left := self._rests_since + IDLE_SECONDS - asyncio.get_running_loop().time()) > 0:
-                await asyncio.sleep(left)
+            while (remaining := self._rests_since + IDLE_SECONDS - asyncio.get_running_loop().time()) > 0:
+                await asyncio.sleep(remaining)
                 await self._all_back.wait()
         finally:
             running, self._running = self._running, None
@@ -151,15 +152,15 @@ class SharedBrowser:
 
 
 async def empty(tab: Tab) -> None:
-    """Leave nothing of an episode in a tab: its page, what it stored, where its mouse was."""
+    """Remove an episode's data from a tab: its page, its storage, its mouse position."""
     await tab.send("Page.navigate", {"url": "about:blank"})
-    await tab.send("Runtime.evaluate", {"expression": "0"})  # a page that is stuck takes an order to leave, and stays
+    await tab.send("Runtime.evaluate", {"expression": "0"})  # a stuck page accepts the navigation but does not leave
     await tab.send("Storage.clearDataForOrigin", {"origin": "file://", "storageTypes": "all"})
     await tab.send("Input.dispatchMouseEvent", {"type": "mouseMoved", "x": 0, "y": 0})
 
 
 class _Running:
-    """A browser with what was set up for it."""
+    """A browser with its proxy, control group and folder."""
 
     def __init__(self, browser: Browser, proxy: OriginProxy, group: cgroups.ControlGroup, folder: Path) -> None:
         self.browser = browser
@@ -205,6 +206,6 @@ _shared: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[BrowserSettings, Shar
 
 
 async def open_tab(settings: BrowserSettings) -> LentTab:
-    """A page of the browser that this event loop shares."""
+    """Return a page in this event loop's shared browser."""
     browsers = _shared.setdefault(asyncio.get_running_loop(), {})
     return await browsers.setdefault(settings, SharedBrowser(settings)).lend()

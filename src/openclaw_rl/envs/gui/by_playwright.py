@@ -13,14 +13,14 @@ from openclaw_rl.errors import EnvFailed, MissingExtra
 
 
 class PlaywrightBrowser:
-    """See `Browser`."""
+    """The `Browser` for playwright."""
 
     def __init__(self, playwright: Any, browser: Any) -> None:
         self._playwright, self._browser = playwright, browser
 
     @classmethod
     async def launch(cls, launcher: Path) -> PlaywrightBrowser:
-        """Start it by this script."""
+        """Start the browser with this script."""
         try:
             from playwright.async_api import Error, async_playwright
         except ImportError as error:
@@ -50,7 +50,7 @@ class PlaywrightBrowser:
             page = await context.new_page()
             return PlaywrightTab(context, await context.new_cdp_session(page))
         except Error as error:
-            raise EnvFailed(f"Chromium has no page to give: {_short(error)}") from error
+            raise EnvFailed(f"Chromium cannot open a page: {_short(error)}") from error
 
     async def close(self) -> None:
         try:
@@ -60,7 +60,7 @@ class PlaywrightBrowser:
 
 
 class PlaywrightTab:
-    """See `Tab`."""
+    """The `Tab` for playwright."""
 
     def __init__(self, context: Any, session: Any) -> None:
         self._context, self._session = context, session
@@ -70,12 +70,12 @@ class PlaywrightTab:
 
         try:
             sent = self._session.send(method, dict(arguments))
-            found: Mapping[str, Any] = await asyncio.wait_for(sent, ANSWER_SECONDS)
+            answer: Mapping[str, Any] = await asyncio.wait_for(sent, ANSWER_SECONDS)
         except Error as error:
             raise EnvFailed(f"{method}: {_short(error)}") from error
         except TimeoutError as error:
             raise EnvFailed(f"{method}: the page has not answered within {ANSWER_SECONDS:g} s") from error
-        return found
+        return answer
 
     async def close(self) -> None:
         from playwright.async_api import Error
@@ -85,5 +85,5 @@ class PlaywrightTab:
 
 
 def _short(error: Exception) -> str:
-    """The first line of what playwright says; the rest is its log."""
+    """Return the first line of playwright's message; the other lines are its log."""
     return str(error).strip().splitlines()[0][:300]

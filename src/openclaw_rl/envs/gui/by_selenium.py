@@ -1,4 +1,4 @@
-"""Chromium driven by selenium: one chromedriver, one command at a time, whichever page it is for."""
+"""Chromium driven by selenium: one chromedriver, one command at a time for all pages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class SeleniumBrowser:
-    """See `Browser`. Pages are tabs, each in a user context of its own."""
+    """The `Browser` for selenium. Pages are tabs, each in its own user context."""
 
     def __init__(self, driver: Any, thread: ThreadPoolExecutor) -> None:
         self._driver, self._thread = driver, thread
@@ -27,7 +27,9 @@ class SeleniumBrowser:
 
     @classmethod
     async def launch(cls, launcher: Path) -> SeleniumBrowser:
-        """Start it by this script, spoken to through a pipe: the browser's network is not ours."""
+        """Start the browser with this script and connect through a pipe: the browser's network is separate from
+        ours.
+        """
         thread = ThreadPoolExecutor(1, thread_name_prefix="selenium")
         try:
             driver = await asyncio.get_running_loop().run_in_executor(thread, _start, launcher)
@@ -48,7 +50,7 @@ class SeleniumBrowser:
         return SeleniumTab(self, context, handle)
 
     async def do(self, work: Callable[[], T]) -> T:
-        """Do it in the driver's thread. Raises EnvFailed for what the driver refuses."""
+        """Run ``work`` in the driver's thread; raise EnvFailed if the driver refuses it."""
         from selenium.common.exceptions import InvalidSessionIdException, WebDriverException
         from urllib3.exceptions import HTTPError
 
@@ -63,10 +65,10 @@ class SeleniumBrowser:
             raise EnvFailed(_short(error)) from error
 
     def command(self, handle: str, method: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A command to one page; called in the driver's thread."""
+        """Send a command to one page; called in the driver's thread."""
         self._to(handle)
-        found: Mapping[str, Any] = self._driver.execute_cdp_cmd(method, dict(arguments))
-        return found
+        answer: Mapping[str, Any] = self._driver.execute_cdp_cmd(method, dict(arguments))
+        return answer
 
     def _to(self, handle: str) -> None:
         if self._current != handle:
@@ -81,7 +83,7 @@ class SeleniumBrowser:
         self._driver.browser.remove_user_context(context)
 
     async def close(self) -> None:
-        """End chromedriver, and with it the browser: what it holds is in memory, so that there is nothing to save."""
+        """End chromedriver, and with it the browser: its state is in memory, so nothing needs to be saved."""
         driver, self._dead = self._driver, True
         if (listening := getattr(driver, "_websocket_connection", None)) is not None:
             listening.close()
@@ -93,7 +95,7 @@ class SeleniumBrowser:
 
 
 class SeleniumTab:
-    """See `Tab`."""
+    """The `Tab` for selenium."""
 
     def __init__(self, browser: SeleniumBrowser, context: str, handle: str) -> None:
         self._browser, self._context, self._handle = browser, context, handle
@@ -130,10 +132,12 @@ def _start(launcher: Path) -> Any:
 
 
 def _environment(launcher: Path) -> dict[str, str]:
-    """Chromedriver's: it is killed at the end, so the folders that it makes lie beside the launcher and go with it."""
+    """Return chromedriver's environment: it is killed at the end, so its temporary folders are beside the launcher and
+    are removed with it.
+    """
     return {"PATH": PATH, "HOME": str(launcher.parent), "TMPDIR": str(launcher.parent)}
 
 
 def _short(error: Exception) -> str:
-    """The first line of what selenium says; the rest is a stack of addresses."""
+    """Return the first line of selenium's message; the other lines are a stack trace of addresses."""
     return str(error).strip().splitlines()[0][:300]

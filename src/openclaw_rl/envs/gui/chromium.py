@@ -1,8 +1,8 @@
-"""Chromium in a network namespace of its own: where it lies, and the script that starts it there.
+"""Chromium in its own network namespace: its location, and the script that starts it there.
 
-The namespace has its own loopback and no other interface, so that no page, worker or prefetch reaches anything, by
-whatever protocol. The files it sees are its own programs, fonts, and the folders of the tasks' pages, all read-only;
-its profile is in memory and goes with it.
+The namespace has its own loopback and no other interface, so that no page, worker or prefetch has network access by any
+protocol. It sees only its own programs, fonts, and the tasks' page folders, all read-only; its profile is in memory and
+is discarded with it.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from openclaw_rl.errors import EnvFailed, MissingExtra, NoSandbox
 BrowserDriver = Literal["playwright", "selenium"]
 
 PLACES: Final = ("/usr/lib/chromium/chromium", "chromium", "chromium-browser", "google-chrome", "chrome")
-"""where Chromium may be: first the program itself, which Debian's script of that name starts"""
+"""Chromium's possible locations: first the program itself, which Debian's script with that name starts"""
 INSTALL: Final = "apt-get install chromium"
 PROXY_PORT: Final = 3128
-"""where the namespace's loopback leads to the pages that have an address, see `origins`"""
+"""the port on the namespace's loopback that leads to pages on servers, see `origins`"""
 MEMORY: Final = 4 << 30
-"""most bytes of the whole browser, where control groups can be written; 16 pages of MiniWoB++ take a quarter of it"""
+"""maximum bytes for the whole browser, if control groups are writable; 16 MiniWoB++ pages use a quarter"""
 PROCESSES: Final = 2048
 ANSWER_SECONDS: Final = 20.0
-"""the longest that a page may take over one command: a script that never ends answers none"""
+"""maximum seconds for one command: a script that never ends answers none"""
 FLAGS: Final = (
     *("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking"),
     *("--disable-component-update", "--disable-default-apps", "--disable-extensions", "--disable-sync"),
@@ -43,15 +43,16 @@ FLAGS: Final = (
     *("--enable-blink-features=ComputedAccessibilityInfo", "--force-webrtc-ip-handling-policy=disable_non_proxied_udp"),
     *(f"--proxy-server=http://127.0.0.1:{PROXY_PORT}", "--proxy-bypass-list=<-loopback>"),
 )
-"""``--no-sandbox``: bubblewrap is the sandbox, in which Chromium's own cannot be set up a second time. No renderer is
-begun for a page that may come: with kept tabs none does, and beginning one costs as much as an episode."""
+"""``--no-sandbox``: bubblewrap is the sandbox, inside which Chromium cannot set up its own. No spare renderer is
+started: with kept tabs no new page needs one, and starting one costs as much as an episode.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrowserSettings:
-    """A browser: who drives it, its program, the folders whose pages it may show, and the origins it may reach.
+    """Settings for a browser: its driver, its program, the folders whose pages it may show, and the reachable origins.
 
-    ``keeps`` says that its pages remember nothing, so that an episode may take over the tab of one that has ended.
+    ``keeps``: its pages keep no state, so that an episode may reuse the tab from one that has ended.
     """
 
     driver: BrowserDriver
@@ -62,16 +63,16 @@ class BrowserSettings:
 
 
 def find_chromium(given: str | None = None) -> str:
-    """The program. Raises EnvFailed, with the line that installs it, where there is none."""
+    """Return the program's path; raise EnvFailed, with the install command, if there is none."""
     for place in (given,) if given else PLACES:
-        found = shutil.which(place)
-        if found is not None:
-            return found
+        path = shutil.which(place)
+        if path is not None:
+            return path
     raise EnvFailed(f"there is no {given or 'Chromium'} on this machine", remedy=INSTALL)
 
 
 def check_browser(driver: BrowserDriver, given: str | None = None) -> None:
-    """Raise for what a browser needs and this machine lacks, with the line that installs it."""
+    """Raise if this machine lacks a part that a browser needs, with the install command."""
     find_chromium(given)
     _need_bubblewrap()
     if importlib.util.find_spec(driver) is None:
@@ -81,24 +82,27 @@ def check_browser(driver: BrowserDriver, given: str | None = None) -> None:
 
 
 def find_chromedriver() -> str:
-    """The program through which selenium drives Chromium. Raises EnvFailed where there is none."""
-    found = shutil.which("chromedriver")
-    if found is None:
+    """Return the path to chromedriver, through which selenium drives Chromium; raise EnvFailed if there is none."""
+    path = shutil.which("chromedriver")
+    if path is None:
         raise EnvFailed(
-            "selenium drives Chromium through chromedriver, which is not here", remedy="apt-get install chromium-driver"
+            "selenium drives Chromium through chromedriver, which is not installed",
+            remedy="apt-get install chromium-driver",
         )
-    return found
+    return path
 
 
 def _need_bubblewrap() -> None:
     if shutil.which("bwrap") is None:
-        raise NoSandbox("a browser is kept apart by bubblewrap, which is not here", remedy="apt-get install bubblewrap")
+        raise NoSandbox(
+            "the browser is isolated by bubblewrap, which is not installed", remedy="apt-get install bubblewrap"
+        )
 
 
 def write_launcher(folder: Path, settings: BrowserSettings, group: cgroups.ControlGroup) -> Path:
-    """A script in ``folder`` that starts the browser in its namespace. Raises NoSandbox where it cannot be had.
+    """Write a script into ``folder`` that starts the browser in its namespace; raise NoSandbox if that is impossible.
 
-    The process id of the browser's namespace is written to ``folder/pid`` (as JSON) when it has begun.
+    The process id in the browser's namespace is written to ``folder/pid`` (as JSON) once it has started.
     """
     _need_bubblewrap()
     joining = [f"echo $$ > {shlex.quote(file)}" for file in group.members]
@@ -111,52 +115,60 @@ def write_launcher(folder: Path, settings: BrowserSettings, group: cgroups.Contr
 
 
 def _apart(settings: BrowserSettings) -> list[str]:
-    """What bubblewrap is told: namespaces, programs, pages; nothing of this machine's environment or homes."""
-    shown = ["/etc/fonts", "/etc/chromium", "/etc/alternatives", "/etc/ld.so.cache", str(Path(settings.program).parent)]
+    """Return bubblewrap's arguments: namespaces, programs, pages; no environment variables or homes from this
+    machine.
+    """
+    visible = [
+        "/etc/fonts",
+        "/etc/chromium",
+        "/etc/alternatives",
+        "/etc/ld.so.cache",
+        str(Path(settings.program).parent),
+    ]
     return [
         *("--unshare-net", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--die-with-parent", "--new-session"),
         *("--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--tmpfs", "/run", "--clearenv"),
         *("--ro-bind", "/usr", "/usr", *_system_folders()),
-        *(part for path in (*shown, *map(str, settings.folders)) for part in ("--ro-bind-try", path, path)),
+        *(part for path in (*visible, *map(str, settings.folders)) for part in ("--ro-bind-try", path, path)),
         *("--setenv", "HOME", "/tmp", "--setenv", "LANG", "C.UTF-8", "--setenv", "PATH", "/usr/bin:/bin"),
         *("--chdir", "/"),
     ]
 
 
 def _system_folders() -> list[str]:
-    """Links into /usr where the system has merged its folders, else the folders."""
-    found: list[str] = []
+    """Return links into /usr if the system has merged its folders, else the folders."""
+    flags: list[str] = []
     for path in map(Path, ("/bin", "/sbin", "/lib", "/lib64")):
         if path.is_symlink():
-            found += ["--symlink", str(path.readlink()), str(path)]
+            flags += ["--symlink", str(path.readlink()), str(path)]
         elif path.is_dir():
-            found += ["--ro-bind", str(path), str(path)]
-    return found
+            flags += ["--ro-bind", str(path), str(path)]
+    return flags
 
 
 def shown_folders(folders: Sequence[Path]) -> tuple[Path, ...]:
-    """The same folders as they really lie, each once."""
+    """Return the folders' real paths, without duplicates."""
     return tuple(dict.fromkeys(Path(os.path.realpath(folder)) for folder in folders))
 
 
-# The only way out of a browser's namespace: a proxy on its loopback that leads to the origins the tasks name.
+# The only network access from a browser's namespace: a proxy on its loopback to the origins that the tasks name.
 
 HEAD: Final = 64 << 10
-"""most bytes of a request's head"""
+"""maximum bytes in a request's head"""
 _WAIT: Final = 10.0
 
 
 class OriginProxy:
-    """Forwards HTTP and tunnels to these origins, and refuses the rest with 403."""
+    """Forwards HTTP and tunnels to these origins, and refuses all others with 403."""
 
     def __init__(self, origins: Collection[str]) -> None:
         self._origins = frozenset(origins)
         self._server: asyncio.Server | None = None
 
     async def listen_inside(self, info: Path) -> None:
-        """Listen on the loopback of the namespace that bubblewrap tells of in ``info``.
+        """Listen on the loopback in the namespace that bubblewrap reports in ``info``.
 
-        Without an origin nothing listens: there is no way out at all.
+        Without an origin it does not listen: there is no network access at all.
         """
         if not self._origins:
             return
@@ -164,7 +176,7 @@ class OriginProxy:
         self._server = await asyncio.start_server(self._serve, sock=listening, limit=HEAD)
 
     async def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         server, self._server = self._server, None
         if server is not None:
             server.close()
@@ -208,7 +220,7 @@ class OriginProxy:
 
 
 def origin_of(address: str) -> str:
-    """Scheme, host and port of an address.
+    """Return an address's scheme, host and port.
 
     >>> origin_of("https://Example.org/shop?x=1"), origin_of("http://localhost:3000/")
     ('https://example.org', 'http://localhost:3000')
@@ -227,14 +239,14 @@ def _port(origin: str) -> int:
 
 
 def _closing(fields: bytes) -> bytes:
-    """The same fields for a server that answers once: a second request would go past the check."""
-    kept = [
+    """Return the header fields with the connection closed after one answer: a second request would bypass the check."""
+    headers = [
         field
         for field in fields.split(b"\r\n")
         if field and not field.lower().startswith((b"proxy-", b"connection:", b"keep-alive:"))
     ]
-    upgrade = any(field.lower().startswith(b"upgrade:") for field in kept)
-    return b"\r\n".join([*kept, b"Connection: " + (b"Upgrade" if upgrade else b"close"), b"", b""])
+    upgrade = any(field.lower().startswith(b"upgrade:") for field in headers)
+    return b"\r\n".join([*headers, b"Connection: " + (b"Upgrade" if upgrade else b"close"), b"", b""])
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -247,13 +259,13 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def _namespace(info: Path) -> int:
-    """The process id that bubblewrap has written, once it is there."""
+    """Wait for bubblewrap to write the process id, and return it."""
     for _ in range(100):
-        found = _child(info)
-        if found is not None:
-            return found
+        pid = _child(info)
+        if pid is not None:
+            return pid
         await asyncio.sleep(0.05)
-    raise EnvFailed("the network of the browser cannot be found")
+    raise EnvFailed("the browser's network namespace was not found")
 
 
 def _child(info: Path) -> int | None:

@@ -1,7 +1,7 @@
-"""What an agent can do to a page: as tool calls, and as short lines of text. Pure.
+"""An agent's actions on a page: as tool calls, and as short lines of text. Pure functions.
 
 click 3 · click "Ok" · click 120,45     double, right, hover: the same
-type 4 "some words"                     replaces what the field holds
+type 4 "some words"                     replaces the field's content
 press Enter · press Control+a
 select 5 "France"
 scroll down · scroll up 3
@@ -23,7 +23,7 @@ from openclaw_rl.types import Tool
 _ELEMENT: Final = "its number, its name, or a point as x,y"
 DIRECTIONS: Final[Mapping[str, tuple[int, int]]] = {"up": (0, -1), "down": (0, 1), "left": (-1, 0), "right": (1, 0)}
 LAST: Final = frozenset({"done", "fail"})
-"""what ends an episode"""
+"""the actions that end an episode"""
 
 
 def _tool(name: str, description: str, required: Mapping[str, str], more: Mapping[str, str] | None = None) -> Tool:
@@ -59,7 +59,7 @@ _NUMBER = re.compile(r"\[?(\d+)\]?")
 
 
 def written_actions(text: str) -> tuple[Action, ...]:
-    """The actions in the fenced block of a text, or in its single line; none where it holds no word.
+    """Return the actions in a text's fenced block, or in its single line; none if it has no word.
 
     >>> [each.arguments for each in written_actions('type 4 "a b"')]
     [{'element': 4, 'text': 'a b'}]
@@ -71,28 +71,28 @@ def written_actions(text: str) -> tuple[Action, ...]:
 
 
 def _action(line: str) -> Action:
-    """The action of one line. What is quoted is a name, a bare number the number of an element."""
-    words = [_read(found) for found in _WORD.finditer(line)]
-    name, given = str(words[0]).casefold().rstrip(":."), words[1:]
+    """Return the action in one line. A quoted text is a name, a bare number is an element's number."""
+    words = [_read(match) for match in _WORD.finditer(line)]
+    name, values = str(words[0]).casefold().rstrip(":."), words[1:]
     if name not in _ARGUMENTS:
         return Action(tool=name, arguments={}, fault=f"there is no {name!r}; there are: {', '.join(_ARGUMENTS)}")
-    wanted = _ARGUMENTS[name]
-    if len(wanted) == 1 and len(given) > 1:
-        given = _as_one(line, given)
-    if not _REQUIRED[name] <= len(given) <= len(wanted):
-        return Action(tool=name, arguments={}, fault=f"{name} takes {', '.join(wanted) or 'nothing'}")
-    return Action(tool=name, arguments=dict(zip(wanted, given, strict=False)))
+    parameters = _ARGUMENTS[name]
+    if len(parameters) == 1 and len(values) > 1:
+        values = _as_one(line, values)
+    if not _REQUIRED[name] <= len(values) <= len(parameters):
+        return Action(tool=name, arguments={}, fault=f"{name} takes {', '.join(parameters) or 'nothing'}")
+    return Action(tool=name, arguments=dict(zip(parameters, values, strict=False)))
 
 
 def _as_one(line: str, given: list[str | int]) -> list[str | int]:
-    """Several words that mean one element: unquoted ones are its name; a quoted one may stand as on the screen.
+    """Join words that mean one element: unquoted words are its name; a quoted one may have its role and states.
 
     >>> _as_one('click the button "Ok" focused', ["the", "button", "Ok", "focused"])
     ['Ok']
     """
     if '"' not in line:
         return [" ".join(map(str, given))]
-    quoted = [found[1] is not None for found in _WORD.finditer(line)][1:]
+    quoted = [match[1] is not None for match in _WORD.finditer(line)][1:]
     if quoted.count(True) != 1:
         return given
     at = quoted.index(True)
@@ -102,26 +102,26 @@ def _as_one(line: str, given: list[str | int]) -> list[str | int]:
 
 def _read(word: re.Match[str]) -> str | int:
     if word[1] is not None:
-        return re.sub(r"\\(.)", lambda found: "\n" if found[1] == "n" else found[1], word[1])
+        return re.sub(r"\\(.)", lambda match: "\n" if match[1] == "n" else match[1], word[1])
     number = _NUMBER.fullmatch(word[2])
     return int(number[1]) if number else word[2]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aim:
-    """What an action is aimed at: an element, or a point where there is none."""
+    """An action's target: an element, or a point without one."""
 
     element: Element | None = None
     point: tuple[float, float] | None = None
 
     @property
     def described(self) -> str:
-        """For a message."""
+        """Return the target's description, for a message."""
         return self.element.described if self.element else f"at {self.point}"
 
 
 def aim(given: Any, screen: Screen) -> Aim | str:
-    """What is meant, by name before number where it is a text; as text, why nothing is."""
+    """Return the target, matching a text by name before number; or, as text, the reason why there is none."""
     text = str(given).strip()
     if point := _POINT.fullmatch(text):
         return Aim(point=(float(point[1]), float(point[2])))
@@ -129,17 +129,17 @@ def aim(given: Any, screen: Screen) -> Aim | str:
     if len(named) == 1:
         return Aim(element=named[0])
     if named:
-        numbers = ", ".join(f"[{each.number}]" for each in named)
+        numbers = ", ".join(f"[{element.number}]" for element in named)
         return f"there are {len(named)} of that name: take a number of {numbers}"
     number = _NUMBER.fullmatch(text)
-    found = screen.numbered(int(number[1])) if number else None
-    if found is not None:
-        return Aim(element=found)
+    target = screen.numbered(int(number[1])) if number else None
+    if target is not None:
+        return Aim(element=target)
     return f"there is no {text!r} on the screen; by name there are {known_names(screen.elements)}"
 
 
 def as_line(tool: str, arguments: Mapping[str, Any]) -> str:
-    """An action as it is written.
+    """Return an action in its written form.
 
     >>> as_line("type", {"element": 4, "text": 'say "hi"'}), as_line("click", {"element": "Ok"})
     ('type 4 "say \\\\"hi\\\\""', 'click "Ok"')
@@ -155,7 +155,7 @@ def _written(name: str, value: Any) -> str:
     return f'"{quoted}"'
 
 
-# Keys as the browser is told of them. Pure.
+# Key events in the browser's form. Pure functions.
 
 MODIFIERS: Final[Mapping[str, int]] = {"alt": 1, "control": 2, "ctrl": 2, "meta": 4, "shift": 8}
 _NAMED: Final[Mapping[str, tuple[str, int, str]]] = {
@@ -183,17 +183,17 @@ NAMES: Final = ", ".join(name for name, _, _ in _NAMED.values() if name.strip())
 
 
 def pressed(combination: str) -> list[dict[str, Any]] | None:
-    """The events of a key or a combination such as ``Control+a``; None for what is no key.
+    """Return the events for a key or a combination such as ``Control+a``; None if there is no such key.
 
     >>> [event["type"] for event in pressed("Enter")], pressed("Enter")[0]["text"]
     (['keyDown', 'keyUp'], '\\r')
     >>> pressed("Control+a")[0]["modifiers"], pressed("Hyper+a")
     (2, None)
     """
-    *held, last = combination.split("+") if combination != "+" else ["+"]
-    if any(each.strip().casefold() not in MODIFIERS for each in held):
+    *modifiers, last = combination.split("+") if combination != "+" else ["+"]
+    if any(modifier.strip().casefold() not in MODIFIERS for modifier in modifiers):
         return None
-    mask = sum({MODIFIERS[each.strip().casefold()] for each in held})
+    mask = sum({MODIFIERS[modifier.strip().casefold()] for modifier in modifiers})
     word = _SAME.get(last.strip().casefold(), last.strip().casefold())
     if word in _NAMED:
         name, code, text = _NAMED[word]
@@ -202,11 +202,11 @@ def pressed(combination: str) -> list[dict[str, Any]] | None:
 
 
 def typed(text: str) -> Iterator[dict[str, Any]]:
-    """The events of a text, key by key; a new line is Enter."""
+    """Return a text's events, key by key; a new line is Enter."""
     for character in text:
         named = {"\n": "enter", "\t": "tab", " ": "space"}.get(character)
-        name, code, said = _NAMED[named] if named else (character, _code(character), character)
-        yield from _events(name, code, said, 0)
+        name, code, produced = _NAMED[named] if named else (character, _code(character), character)
+        yield from _events(name, code, produced, 0)
 
 
 def _code(character: str) -> int:

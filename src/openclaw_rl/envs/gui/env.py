@@ -1,8 +1,8 @@
-"""The gui environment: an agent uses a page of a real browser until the page or a check says what it is worth.
+"""The gui environment: an agent uses a page in a real browser until the page or a check returns a score.
 
-A reply acts by tool calls, or, in the text form, by lines in a fenced block. The next state is what the action came to,
-what changed on the screen, and the screen. The episode ends when the task is over, when a reply says `done` or `fail`
-or acts no more, or when the task's replies are used up. It pays from -1 to 1.
+A reply acts by tool calls, or, in the text form, by lines in a fenced block. The next state is the action's result, the
+changes on the screen, and the screen. The episode ends when the task is over, when a reply calls `done` or `fail` or
+has no action, or when the task's replies are used up. The reward is from -1 to 1.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from openclaw_rl.errors import EnvFailed
 from openclaw_rl.ports import Observation
 from openclaw_rl.types import Message, Prompt, ToolCall, new_id
 
-# Screenshots, each kept once under the hash of its bytes, with a line for every step that showed it.
+# Screenshots, each stored once under its hash, with a line for every step that showed it.
 
 EPISODES: Final = "episodes.jsonl"
-"""which screen was shown at which step of which episode"""
+"""the record of the screen shown at each step in each episode"""
 
 
 class ScreenBlobs:
-    """A folder of screenshots beside the ledger; several processes may add to it."""
+    """A folder with screenshots beside the ledger; several processes may add to it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def add(self, picture: bytes) -> str:
-        """Keep it; its name."""
+        """Store a picture and return its name."""
         name = hashlib.sha256(picture).hexdigest()
         place = self.place(name)
         if not place.exists():
@@ -54,11 +54,11 @@ class ScreenBlobs:
         return name
 
     def place(self, name: str) -> Path:
-        """Where the screenshot of this name lies."""
+        """Return the path to the screenshot with this name."""
         return self._folder / name[:2] / f"{name}.png"
 
     def note(self, **line: Any) -> None:
-        """Remember what was shown when."""
+        """Record a screenshot's use."""
         self._folder.mkdir(parents=True, exist_ok=True)
         with (self._folder / EPISODES).open("a", encoding="utf-8") as file:
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
@@ -77,12 +77,12 @@ SYSTEM: Final = (
 )
 WAIT_SECONDS: Final = 1.0
 SHOWN_MOVES: Final = 4
-"""most actions of a solved task that a prompt shows"""
+"""maximum actions from a solved task in a prompt"""
 
 
 @dataclass(slots=True, kw_only=True)
 class GuiEpisode:
-    """A task being played: ``replies`` were given, in which ``made`` actions could be read."""
+    """A running episode: ``replies`` counts the replies, ``made`` the readable actions in them."""
 
     id: str
     task: str
@@ -96,11 +96,11 @@ class GuiEpisode:
 
 
 _solved: dict[tuple[str, int], tuple[tuple[str, str], ...]] = {}
-"""how tasks that are in no split look and are solved, by their id and the size of a screen's text"""
+"""screens and solutions of tasks that are in no split, by task id and screen text size"""
 
 
 class GuiEnv(SourcedEnv[PageSource]):
-    """See `Env`. Its tasks are those of a source of pages."""
+    """The `Env` for a page source's tasks."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class GuiEnv(SourcedEnv[PageSource]):
         return None if move is None else self._made(move, episode.made)
 
     def _made(self, move: Move, number: int) -> Message:
-        """A move as a reply."""
+        """Return a move as a reply."""
         if self._form == "text":
             return Message(role="assistant", content=_fenced(as_line(move.tool, move.arguments)))
         return call_of(move.tool, move.arguments, number)
@@ -144,12 +144,12 @@ class GuiEnv(SourcedEnv[PageSource]):
         await self.close()
         page = await self._open_page()
         try:
-            solved = [await self._example(page, each) for each in self._source.examples(task, self._examples)]
+            solved = [await self._example(page, example) for example in self._source.examples(task, self._examples)]
             begun = await self._source.begin(page, task)
             await page.settle()
             screen = await page.screen(begun.ignored)
             self._episode = GuiEpisode(id=new_id(), task=task, begun=begun, page=page, screen=screen, left=begun.steps)
-            return await self._prompt(self._episode, [pair for one in solved for pair in one])
+            return await self._prompt(self._episode, [pair for pairs in solved for pair in pairs])
         except BaseException:
             self._episode = None
             await page.close()
@@ -176,7 +176,7 @@ class GuiEnv(SourcedEnv[PageSource]):
         return page
 
     async def _example(self, page: GuiPage, task: str) -> tuple[tuple[str, str], ...]:
-        """What a solved task shows and what is replied, action by action; looked at once."""
+        """Return a solved task's screens and replies, action by action; cached after the first run."""
         key = (task, self._most)
         if key not in _solved:
             begun = await self._source.begin(page, task)
@@ -187,28 +187,28 @@ class GuiEnv(SourcedEnv[PageSource]):
                 move = None if (await begun.state(page, None)).over else begun.solve(screen, made)
                 if move is None:
                     break
-                seen = shown(screen, most=self._most, before=before)
-                pairs.append((_asked(begun, seen) if made == 0 else _fenced(seen), _fenced(_line(move))))
+                screen_text = shown(screen, most=self._most, before=before)
+                pairs.append((_asked(begun, screen_text) if made == 0 else _fenced(screen_text), _fenced(_line(move))))
                 await self._act(page, screen, move.tool, move.arguments)
                 before = screen
             _solved[key] = tuple(pairs)
         return _solved[key]
 
     async def _prompt(self, episode: GuiEpisode, solved: Sequence[tuple[str, str]]) -> Prompt:
-        seen = shown(episode.screen, most=self._most)
+        screen_text = shown(episode.screen, most=self._most)
         images = await self._pictured(episode, "")
         if self._form == "text":
-            prompt = worked_prompt(TEXT, solved, _asked(episode.begun, seen))
+            prompt = worked_prompt(TEXT, solved, _asked(episode.begun, screen_text))
             last = Message(role="user", content=prompt.messages[-1].content, images=images)
             return Prompt(messages=(*prompt.messages[:-1], last))
-        examples = "".join(f"\n\nExample:\n{asked}\n{done}" for asked, done in solved)
+        examples = "".join(f"\n\nExample:\n{observation}\n{action}" for observation, action in solved)
         looked = ToolCall(id="look", name="wait", arguments="{}")
         return Prompt(
             messages=(
                 Message(role="system", content=SYSTEM + examples),
                 Message(role="user", content=episode.begun.instruction),
                 Message(role="assistant", tool_calls=(looked,)),
-                Message(role="tool", content=seen, tool_call_id=looked.id, name=looked.name, images=images),
+                Message(role="tool", content=screen_text, tool_call_id=looked.id, name=looked.name, images=images),
             ),
             tools=tuple(TOOLS),
         )
@@ -218,19 +218,19 @@ class GuiEnv(SourcedEnv[PageSource]):
         episode.left -= 1
         episode.replies += 1
         actions = calls_of(reply, TOOLS) if reply.tool_calls else self._as_text(reply)
-        said = [await self._carry_out(action, episode) for action in actions]
+        results = [await self._carry_out(action, episode) for action in actions]
         state = await self._look(episode)
-        done = not actions or state.over or episode.answer is not None or episode.left <= 0
-        messages = await self._messages(actions, said, episode) if actions else ()
-        return Observation(messages=messages, reward=state.worth if done else None, done=done)
+        finished = not actions or state.over or episode.answer is not None or episode.left <= 0
+        messages = await self._messages(actions, results, episode) if actions else ()
+        return Observation(messages=messages, reward=state.worth if finished else None, done=finished)
 
     def _as_text(self, reply: Message) -> tuple[Action, ...]:
-        if self._form == "tools" and "```" not in reply.content:  # a last word, not an action
+        if self._form == "tools" and "```" not in reply.content:  # a final message, not an action
             return ()
         return written_actions(reply.content)
 
     async def _carry_out(self, action: Action, episode: GuiEpisode) -> str:
-        """What became of an action, in a line."""
+        """Execute an action and return its result in one line."""
         if action.fault:
             return f"error: {action.fault}"
         episode.made += 1
@@ -241,15 +241,15 @@ class GuiEnv(SourcedEnv[PageSource]):
 
     async def _act(self, page: GuiPage, screen: Screen, tool: str, arguments: Mapping[str, Any]) -> str:
         aims = [aim(arguments[name], screen) for name in ("element", "to") if name in arguments]
-        lost = next((each for each in aims if isinstance(each, str)), None)
+        lost = next((target for target in aims if isinstance(target, str)), None)
         if lost is not None:
             return f"error: {lost}"
-        found = [each for each in aims if isinstance(each, Aim)]
+        targets = [target for target in aims if isinstance(target, Aim)]
         try:
-            await _do(page, tool, found, arguments)
+            await _do(page, tool, targets, arguments)
         except Refused as error:
-            return f"error: {found[0].described + ' ' if found else ''}{error}"
-        return f"{tool}: {', '.join(each.described for each in found) or 'done'}"
+            return f"error: {targets[0].described + ' ' if targets else ''}{error}"
+        return f"{tool}: {', '.join(target.described for target in targets) or 'done'}"
 
     async def _look(self, episode: GuiEpisode) -> TaskState:
         await episode.page.settle()
@@ -258,22 +258,22 @@ class GuiEnv(SourcedEnv[PageSource]):
     async def _messages(
         self, actions: Sequence[Action], said: Sequence[str], episode: GuiEpisode
     ) -> tuple[Message, ...]:
-        """What each action came to; with the last, what changed and the screen."""
+        """Return each action's result; the last also has the changes and the screen."""
         screen = await episode.page.screen(episode.begun.ignored)
-        seen = shown(screen, most=self._most, before=episode.screen)
+        screen_text = shown(screen, most=self._most, before=episode.screen)
         episode.screen = screen
         images = await self._pictured(episode, "; ".join(said))
         *first, last = said
         if actions[-1].call is None:
-            return (result_of(actions[-1], _fenced("\n".join([*first, last, seen])), images=images),)
-        texts = [*first, f"{last}\n{seen}"]
+            return (result_of(actions[-1], _fenced("\n".join([*first, last, screen_text])), images=images),)
+        texts = [*first, f"{last}\n{screen_text}"]
         pictures = [*([()] * len(first)), images]
         return tuple(
             result_of(action, text, images=shot) for action, text, shot in zip(actions, texts, pictures, strict=True)
         )
 
     async def _pictured(self, episode: GuiEpisode, said: str) -> tuple[str, ...]:
-        """Keep the screen as it looks; where it is to be sent, as a data URL."""
+        """Store a screenshot; return it as a data URL if screenshots are sent."""
         if self._screenshots == "off":
             return ()
         picture = await episode.page.screenshot()
@@ -284,7 +284,7 @@ class GuiEnv(SourcedEnv[PageSource]):
         return (sent,) if self._screenshots == "send" else ()
 
     async def outcome(self) -> float:
-        """What the page is worth as it is, from -1 to 1."""
+        """Return the page's current worth, from -1 to 1."""
         episode = self._begun()
         return (await episode.begun.state(episode.page, episode.answer)).worth
 
@@ -300,7 +300,7 @@ class GuiEnv(SourcedEnv[PageSource]):
 
 
 async def _do(page: GuiPage, tool: str, aims: Sequence[Aim], arguments: Mapping[str, Any]) -> None:
-    """Do to the page what an action says. Raises Refused where it cannot be done."""
+    """Execute an action on the page; raise Refused if it is impossible."""
     if tool in ("click", "double", "right"):
         button, count = ("right" if tool == "right" else "left"), (2 if tool == "double" else 1)
         await page.click(await _point(page, aims[0]), button=button, count=count)
@@ -362,7 +362,7 @@ def _fenced(text: str) -> str:
     return f"```\n{text}\n```"
 
 
-# The gui environment as the settings name it: MiniWoB++, or pages of a user's own.
+# The gui environment from settings: MiniWoB++, or a user's own pages.
 
 
 def gui(
@@ -379,7 +379,7 @@ def gui(
     screens: Path,
     chromium: str | None = None,
 ) -> GuiEnv:
-    """The environment. ``folder``: where `miniwob` was installed, if Python does not find it."""
+    """Return the environment. ``folder``: where `miniwob` is installed, if Python does not find it."""
     source: PageSource = (
         MiniwobPages(package_folder("miniwob", "miniwob", folder) / "html", rungs=rungs, per_rung=per_rung)
         if pages is None

@@ -1,7 +1,7 @@
-"""MiniWoB++: pages of the package `miniwob`, opened where it is installed; none of it is copied here.
+"""MiniWoB++: pages in the package `miniwob`, opened where it is installed; no part of it is copied here.
 
-A task is a page and a seed, `click-button/7`. Pages are held out by family (`click-tab-2-hard` goes with `click-tab`),
-and of the pages that train, seeds are held out. A page without a scripted solution gives no task.
+A task is a page and a seed, `click-button/7`. Pages are held out by family (`click-tab-2-hard` follows `click-tab`),
+and training pages have held-out seeds. A page without a scripted solution has no tasks.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from openclaw_rl.errors import ConfigError, EnvFailed
 
 STEPS: Final = 20
 FIRST_EXAMPLE: Final = 1_000_000
-"""seeds from here on are in no split: prompts show them solved"""
+"""the first seed that is in no split: prompts show these tasks solved"""
 FURNITURE: Final = "#query, #reward-display, #click-canvas, #sync-task-cover"
-"""what surrounds every page of the set: its own count of rewards, which an agent is not shown"""
+"""the elements around every page, which display its own rewards and are hidden from the agent"""
 _VARIANT: Final = re.compile(
     r"-(?:\d|all|delete|dynamic|easy|forward|grid|hard|important|large|layouts|medium|nl|nodelay|noscroll|orderings"
     r"|popup|reply|soft|some|star|transfer|turk)(?=-|$)"
@@ -42,7 +42,7 @@ _STATE: Final = "({over: WOB_DONE_GLOBAL, worth: WOB_RAW_REWARD_GLOBAL})"
 
 
 def family(page: str) -> str:
-    """The page without the words that mark a variant of it.
+    """Return the page's name without the words that mark a variant.
 
     >>> family("click-tab-2-hard"), family("click-button")
     ('click-tab', 'click-button')
@@ -51,35 +51,35 @@ def family(page: str) -> str:
 
 
 class MiniwobPages:
-    """See `PageSource`."""
+    """The `PageSource` for MiniWoB++."""
 
     size: tuple[int, int] = (160, 210)
     origins: frozenset[str] = frozenset()
     forgetful = True
 
     def __init__(self, folder: Path, *, rungs: Sequence[str], per_rung: int) -> None:
-        """``folder`` holds the package's pages; ``per_rung`` seeds of each page train, half as many are held out."""
+        """``folder`` contains the package's pages; ``per_rung`` seeds per page train, half as many are held out."""
         self.folders: tuple[Path, ...] = (folder,)
         self._pages = folder / "miniwob"
         self._per_rung = per_rung
         self._rungs = tuple(rungs) or tuple(page for page in SOLUTIONS if (self._pages / f"{page}.html").exists())
         for page in self._rungs:
             if page not in SOLUTIONS or not (self._pages / f"{page}.html").exists():
-                known = ", ".join(SOLUTIONS)
-                why = EXCLUDED.get(page, "it is no page of MiniWoB++")
-                raise ConfigError(f"no tasks on page {page!r}: {why}", remedy=f"known: {known}")
+                names = ", ".join(SOLUTIONS)
+                reason = EXCLUDED.get(page, "it is no page of MiniWoB++")
+                raise ConfigError(f"no tasks on page {page!r}: {reason}", remedy=f"known: {names}")
 
     def ids(self, split: Split) -> Sequence[str]:
         lists = [self._seeds(page, split) for page in self._rungs]
         return [task for task in chain.from_iterable(zip_longest(*lists)) if task is not None]
 
     def _seeds(self, page: str, split: Split) -> list[str]:
-        """Of a page that trains, its own seeds of the split; of one that is held out, all are."""
+        """Return a training page's seeds in the split; a held-out page has all its seeds in the held-out split."""
         numbers = range(20 * self._per_rung + 20)
         if page_split(page) == "held-out":
             return [] if split == "train" else [f"{page}/{number}" for number in numbers[: self._held_out()]]
-        found = (f"{page}/{number}" for number in numbers if split_of(f"{page}/{number}") == split)
-        return list(islice(found, self._per_rung if split == "train" else self._held_out()))
+        tasks = (f"{page}/{number}" for number in numbers if split_of(f"{page}/{number}") == split)
+        return list(islice(tasks, self._per_rung if split == "train" else self._held_out()))
 
     def _held_out(self) -> int:
         return max(1, self._per_rung // 2)
@@ -110,15 +110,15 @@ class MiniwobPages:
     async def begin(self, page: GuiPage, task: str) -> MiniwobTask:
         name, number = self._parts(task)
         await page.open((self._pages / f"{name}.html").as_uri())
-        asked = await page.run(_BEGIN.format(seed=str(number)))
-        if not isinstance(asked, str):
-            raise EnvFailed(f"the page {name} says nothing of its task")
-        return MiniwobTask(page=name, instruction=asked)
+        utterance = await page.run(_BEGIN.format(seed=str(number)))
+        if not isinstance(utterance, str):
+            raise EnvFailed(f"the page {name} does not state its task")
+        return MiniwobTask(page=name, instruction=utterance)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MiniwobTask:
-    """See `BegunTask`."""
+    """The `BegunTask` for MiniWoB++."""
 
     page: str
     instruction: str
@@ -126,15 +126,15 @@ class MiniwobTask:
     steps: int = STEPS
 
     async def state(self, page: GuiPage, answer: str | None) -> TaskState:
-        """The page's own reward, without its discount for time; -1 while it has not ended."""
-        found = await page.run(_STATE)
-        over = bool(found["over"])
-        return TaskState(over=over, worth=max(-1.0, min(1.0, float(found["worth"]))) if over else -1.0)
+        """Return the page's own reward, without its discount for time; -1 until it has ended."""
+        status = await page.run(_STATE)
+        over = bool(status["over"])
+        return TaskState(over=over, worth=max(-1.0, min(1.0, float(status["worth"]))) if over else -1.0)
 
     def solve(self, screen: Screen, made: int) -> Move | None:
         return SOLUTIONS[self.page](View(asked=self.instruction, screen=screen, made=made))
 
 
 def page_split(page: str) -> Split:
-    """Whether a page is held out whole, with its family."""
+    """Return the split for a page's family; a held-out page is held out with all its seeds."""
     return split_of(family(page))

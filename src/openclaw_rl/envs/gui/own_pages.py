@@ -1,12 +1,12 @@
-"""Tasks on pages of a user's own: JSONL, one task to a line, each with a check of what the page has become.
+"""Tasks on a user's own pages: JSONL with one task per line, each with a check for the page's final state.
 
     {"address": "shop.html", "instruction": "Put two apples into the cart.", "check": "cart.apples === 2"}
     {"address": "http://localhost:3000/", "instruction": "Log in as Ana.", "check": "checks.py:logged_in",
      "gold": ["type \\"Name\\" \\"Ana\\"", "click \\"Log in\\""]}
 
-An address is a file beside this one, or of a server. ``check`` is JavaScript, run on the page with ``answer`` (what the
-agent said with `done`, or null), or a Python function, called with the page and the task. Either gives true or false,
-or a score from 0 to 1. ``gold`` are actions that solve it, for the audit.
+An address is a file beside this one, or a server's. ``check`` is JavaScript, run on the page with ``answer`` (the text
+that the agent passed to `done`, or null), or a Python function, called with the page and the task. Either returns true,
+false or a score from 0 to 1. ``gold`` is a list of actions that solve it, for the audit.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SEEN: Final = """({address: location.href, title: document.title, text: documen
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnTask:
-    """One task of a file."""
+    """One task from a file."""
 
     id: str
     rung: str
@@ -47,7 +47,7 @@ class OwnTask:
 
 
 class OwnPages:
-    """See `PageSource`."""
+    """The `PageSource` for a user's own pages."""
 
     size: tuple[int, int] = (1024, 768)
     forgetful = False
@@ -57,12 +57,12 @@ class OwnPages:
         self._tasks = read_tasks(path)
         self.folders: tuple[Path, ...] = (path.resolve().parent,)
         addresses = [task.address for task in self._tasks.values()]
-        more = [each for task in self._tasks.values() for each in task.row.get("origins", ())]
-        self.origins = frozenset(origin_of(each) for each in (*addresses, *more) if each.startswith("http"))
+        extra = [url for task in self._tasks.values() for url in task.row.get("origins", ())]
+        self.origins = frozenset(origin_of(url) for url in (*addresses, *extra) if url.startswith("http"))
 
     def ids(self, split: Split) -> Sequence[str]:
-        wanted = [task for task in self._tasks.values() if not self._rungs or task.rung in self._rungs]
-        return [task.id for task in wanted if split_of(task.instruction) == split]
+        tasks = [task for task in self._tasks.values() if not self._rungs or task.rung in self._rungs]
+        return [task.id for task in tasks if split_of(task.instruction) == split]
 
     def _task(self, task: str) -> OwnTask:
         if task not in self._tasks:
@@ -76,7 +76,7 @@ class OwnPages:
         return self._task(task).instruction
 
     def examples(self, task: str, count: int) -> Sequence[str]:
-        """None: they would show how other tasks are done."""
+        """Return none: they would reveal solutions to other tasks."""
         return ()
 
     def excluded(self) -> Mapping[str, str]:
@@ -86,14 +86,14 @@ class OwnPages:
         return self._task(task).gold
 
     async def begin(self, page: GuiPage, task: str) -> OwnBegun:
-        found = self._task(task)
-        await page.open(found.address)
-        return OwnBegun(task=found)
+        own_task = self._task(task)
+        await page.open(own_task.address)
+        return OwnBegun(task=own_task)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnBegun:
-    """See `BegunTask`."""
+    """The `BegunTask` for a user's own page."""
 
     task: OwnTask
     ignored: str = ""
@@ -107,42 +107,40 @@ class OwnBegun:
         return self.task.steps
 
     async def state(self, page: GuiPage, answer: str | None) -> TaskState:
-        """Over as soon as the check is met in full."""
+        """Return the state; the task is over as soon as the check is fully met."""
         score = await self._score(page, answer)
         return TaskState(over=score == 1, worth=2 * score - 1)
 
     async def _score(self, page: GuiPage, answer: str | None) -> float:
         check = self.task.check
         if isinstance(check, str):
-            given = await page.run(f"((answer) => ({check}))({json.dumps(answer)})")
+            result = await page.run(f"((answer) => ({check}))({json.dumps(answer)})")
         else:
-            seen = {**await page.run(_SEEN), "answer": answer}
+            page_state = {**await page.run(_SEEN), "answer": answer}
             try:
-                given = check(seen, dict(self.task.row))
-            except (
-                Exception
-            ) as error:  # it is anyone's code; a task that cannot be checked is nobody's fault but its own
+                result = check(page_state, dict(self.task.row))
+            except Exception as error:  # the check is user code; its failure must not count against the policy
                 raise EnvFailed(f"the check of {self.task.id} fails with {type(error).__name__}: {error}") from error
-        if not isinstance(given, bool | int | float) or not 0 <= given <= 1:
+        if not isinstance(result, bool | int | float) or not 0 <= result <= 1:
             raise EnvFailed(
-                f"the check of {self.task.id} gives {given!r}, which is neither true, false nor from 0 to 1"
+                f"the check of {self.task.id} gives {result!r}, which is neither true, false nor from 0 to 1"
             )
-        return float(given)
+        return float(result)
 
     def solve(self, screen: Screen, made: int) -> Move | None:
         return self.task.gold[made] if made < len(self.task.gold) else None
 
 
 def read_tasks(path: Path) -> Mapping[str, OwnTask]:
-    """The tasks of a file by id. Raises ConfigError that names file and line."""
+    """Return a file's tasks by id; raise ConfigError with the file and line."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeError) as error:
         raise ConfigError(f"the tasks {path} cannot be read: {error}", remedy=REMEDY) from error
-    found = [_task(line, path, number) for number, line in enumerate(lines, start=1) if line.strip()]
-    tasks = {task.id: task for task in found}
-    if not tasks or len(tasks) < len(found):
-        fault = "two tasks have the same id" if tasks else "it holds no task"
+    rows = [_task(line, path, number) for number, line in enumerate(lines, start=1) if line.strip()]
+    tasks = {task.id: task for task in rows}
+    if not tasks or len(tasks) < len(rows):
+        fault = "two tasks have the same id" if tasks else "it contains no task"
         raise ConfigError(f"{path}: {fault}", remedy=REMEDY)
     return tasks
 
@@ -162,7 +160,7 @@ def _task(line: str, path: Path, number: int) -> OwnTask:
         address=_address(str(row["address"]), path, where),
         instruction=str(row["instruction"]),
         check=_check(str(row["check"]), path, where),
-        gold=tuple(_move(str(each), where) for each in row.get("gold", ())),
+        gold=tuple(_move(str(action), where) for action in row.get("gold", ())),
         steps=int(row.get("steps", STEPS)),
         row=row,
     )
@@ -187,7 +185,7 @@ def _check(given: str, path: Path, where: str) -> str | Callable[..., Any]:
 
 
 def _move(line: str, where: str) -> Move:
-    found = written_actions(line)
-    if len(found) != 1 or found[0].fault:
+    actions = written_actions(line)
+    if len(actions) != 1 or actions[0].fault:
         raise ConfigError(f"{where}: {line!r} is no action", remedy=REMEDY)
-    return Move(tool=found[0].tool, arguments=found[0].arguments)
+    return Move(tool=actions[0].tool, arguments=actions[0].arguments)

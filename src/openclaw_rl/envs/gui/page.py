@@ -1,4 +1,4 @@
-"""A page of the browser: what is on it, and what a person's mouse and keyboard do to it."""
+"""A page in the browser: its content, and actions on it by mouse and keyboard."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from openclaw_rl.envs.gui.screen import Screen
 from openclaw_rl.errors import EnvFailed
 
 QUIET_MS: Final = 60
-"""a page has settled when nothing of it has changed for so long"""
+"""milliseconds without a change after which a page has settled"""
 SETTLE_SECONDS: Final = 2.0
-"""the longest that an action waits for it: a page that never rests is looked at as it is"""
+"""seconds that an action waits for it; a page that never settles is read as it is"""
 LOAD_SECONDS: Final = 20.0
 _LOOK_MS: Final = 500
-"""for how long the page itself looks whether it rests: to ask it again and again would cost more than it does"""
+"""milliseconds for which a script in the page watches for changes: repeated polling would cost more"""
 _BUTTONS: Final = {"left": 1, "right": 2}
 _STEPS: Final = 8
-"""moves of the mouse in a drag"""
+"""mouse moves in a drag"""
 _AT_START: Final = """
 window.alert = () => undefined; window.confirm = () => true; window.prompt = () => "";
 window.open = address => { location.assign(address); return window; };
 addEventListener("click", event => event.target.closest?.("a[target]")?.removeAttribute("target"), true);
 """
-"""nothing opens beside the page, and no dialog stops it"""
+"""opens new windows in the page itself and suppresses dialogs"""
 
 Point = tuple[float, float]
 
 
 class Refused(Exception):
-    """What the agent wanted cannot be done on this page; the reason is told to it."""
+    """The action is impossible on this page; the agent receives the reason."""
 
 
 class GuiPage:
@@ -47,7 +47,7 @@ class GuiPage:
         self._world: int | None = None
 
     async def prepare(self, *, width: int, height: int) -> None:
-        """Give the page its size, once, before it is opened."""
+        """Set the page's size, once, before it is opened."""
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         await self._tab.send("Page.enable", {})
         await self._tab.send("Emulation.setDeviceMetricsOverride", size)
@@ -55,36 +55,36 @@ class GuiPage:
         await self._tab.send("Page.addScriptToEvaluateOnNewDocument", {"source": _AT_START})
 
     async def open(self, address: str) -> None:
-        """Go to an address and wait until it is there; nothing that was open before can be gone back to."""
-        found = await self._tab.send("Page.navigate", {"url": address})
-        if found.get("errorText"):
-            raise EnvFailed(f"{address} cannot be opened: {found['errorText']}")
+        """Open an address and wait until it has loaded; clear the history, so that `back` cannot leave it."""
+        answer = await self._tab.send("Page.navigate", {"url": address})
+        if answer.get("errorText"):
+            raise EnvFailed(f"{address} cannot be opened: {answer['errorText']}")
         self._world = None
         if not await self._rests(0, LOAD_SECONDS):
             raise EnvFailed(f"{address} has not loaded within {LOAD_SECONDS:g} s")
         await self._tab.send("Page.resetNavigationHistory", {})
 
     async def run(self, script: str) -> Any:
-        """What an expression gives among the page's own scripts."""
-        wanted = {"expression": script, "returnByValue": True, "awaitPromise": True}
-        return _value(await self._tab.send("Runtime.evaluate", wanted), script)
+        """Return an expression's value, evaluated among the page's own scripts."""
+        call = {"expression": script, "returnByValue": True, "awaitPromise": True}
+        return _value(await self._tab.send("Runtime.evaluate", call), script)
 
     async def screen(self, ignore: str = "") -> Screen:
-        """What is on the page, but for what the selector ``ignore`` names."""
+        """Return the page's content, except for elements that match the selector ``ignore``."""
         return Screen.read(await self._ours("screen", ignore))
 
     async def screenshot(self) -> bytes:
-        """The page as a picture, PNG."""
-        found = await self._tab.send("Page.captureScreenshot", {"format": "png"})
-        return base64.b64decode(found["data"])
+        """Return the page as a PNG picture."""
+        answer = await self._tab.send("Page.captureScreenshot", {"format": "png"})
+        return base64.b64decode(answer["data"])
 
     async def settle(self) -> None:
-        """Wait until the page rests, or for as long as is allowed."""
+        """Wait until the page settles, or until the time limit."""
         await asyncio.sleep(0.03)
         await self._rests(QUIET_MS, SETTLE_SECONDS)
 
     async def _rests(self, quiet: float, seconds: float) -> bool:
-        """Whether the page has loaded and nothing of it has changed for ``quiet`` ms, within these seconds."""
+        """Return True if the page loads and stays unchanged for ``quiet`` ms, within this time."""
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         while not await self._ours("rests", quiet, _LOOK_MS):
@@ -93,25 +93,27 @@ class GuiPage:
         return True
 
     async def locate(self, number: int) -> Point:
-        """A point of an element that a click would hit, scrolled to. Raises Refused where there is none."""
-        found = await self._told("locate", number)
-        x, y = found["point"]
+        """Scroll an element into view and return a point on it that a click would hit; raise Refused if there
+        is none.
+        """
+        location = await self._told("locate", number)
+        x, y = location["point"]
         return x, y
 
     async def click(self, at: Point, *, button: str = "left", count: int = 1) -> None:
-        """Move there and press, so many times."""
+        """Move to a point and click ``count`` times."""
         await self._mouse("mouseMoved", at)
         for number in range(1, count + 1):
             await self._mouse("mousePressed", at, button=button, count=number)
             await self._mouse("mouseReleased", at, button=button, count=number)
 
     async def hover(self, at: Point) -> None:
-        """Move there, by way of a point beside it: what opens under a mouse wants to see it move."""
+        """Move to a point through a neighbouring one: hover menus react to movement."""
         await self._mouse("mouseMoved", (at[0] + 1, at[1] + 1))
         await self._mouse("mouseMoved", at)
 
     async def drag(self, start: Point, end: Point) -> None:
-        """Press at one point, move, and let go at the other."""
+        """Press at one point, move, and release at the other."""
         if await self._ours("dragged", list(start), list(end)):
             return
         await self._mouse("mouseMoved", start)
@@ -124,26 +126,26 @@ class GuiPage:
 
     async def _mouse(self, kind: str, at: Point, *, button: str = "none", count: int = 0, held: int = 0) -> None:
         buttons = _BUTTONS[button] if kind == "mousePressed" else held
-        shown = "left" if held else button
-        wanted = {"type": kind, "x": at[0], "y": at[1], "button": shown, "buttons": buttons, "clickCount": count}
-        await self._tab.send("Input.dispatchMouseEvent", wanted)
+        reported = "left" if held else button
+        event = {"type": kind, "x": at[0], "y": at[1], "button": reported, "buttons": buttons, "clickCount": count}
+        await self._tab.send("Input.dispatchMouseEvent", event)
 
     async def type(self, number: int, text: str) -> None:
-        """Put a text into a field, in place of what it holds, key by key."""
+        """Type a text into a field key by key, replacing its content."""
         await self.click(await self.locate(number))
-        found = await self._told("mark", number)
-        if found["by"] == "value":
+        field = await self._told("mark", number)
+        if field["by"] == "value":
             await self._told("fill", number, text)
             return
         await self.keys(text or None)
 
     async def keys(self, text: str | None) -> None:
-        """Type wherever the keyboard leads; None deletes what is selected."""
+        """Type with the current keyboard focus; None deletes the selection."""
         for event in typed(text) if text is not None else pressed("Delete") or ():
             await self._tab.send("Input.dispatchKeyEvent", event)
 
     async def press(self, combination: str) -> None:
-        """Press a key or a combination. Raises Refused for what is no key."""
+        """Press a key or a combination; raise Refused if there is no such key."""
         events = pressed(combination)
         if events is None:
             raise Refused(f"there is no key {combination!r}; such as Enter, Tab, ArrowDown, Control+a")
@@ -151,15 +153,15 @@ class GuiPage:
             await self._tab.send("Input.dispatchKeyEvent", event)
 
     async def select(self, number: int, option: str) -> None:
-        """Choose an option of a list. Raises Refused where it has none of that name."""
+        """Choose an option from a list; raise Refused if it has no option with that name."""
         await self._told("select", number, option)
 
     async def scroll(self, number: int | None, right: int, down: int) -> None:
-        """Scroll an element, or the page, by most of what is seen of it. Raises Refused where it moves no further."""
+        """Scroll an element, or the page, by most of its visible part; raise Refused if it is at its end."""
         await self._told("scroll", number, right, down)
 
     async def back(self) -> None:
-        """Go to the page before. Raises Refused where there is none."""
+        """Return to the previous page; raise Refused if there is none."""
         past = await self._tab.send("Page.getNavigationHistory", {})
         if past["currentIndex"] < 1:
             raise Refused("there is no page before this one")
@@ -167,31 +169,31 @@ class GuiPage:
         await self._tab.send("Page.navigateToHistoryEntry", {"entryId": before})
 
     async def close(self) -> None:
-        """Close it with its context. Safe to call twice."""
+        """Close the page with its context. Safe to call twice."""
         await self._tab.close()
 
     async def _told(self, function: str, *arguments: Any) -> Mapping[str, Any]:
-        """What a function of `page.js` gives. Raises Refused for its fault."""
-        found: Mapping[str, Any] = await self._ours(function, *arguments)
-        if found.get("fault"):
-            raise Refused(str(found["fault"]))
-        return found
+        """Return the result of a function in `page.js`; raise Refused for its fault."""
+        result: Mapping[str, Any] = await self._ours(function, *arguments)
+        if result.get("fault"):
+            raise Refused(str(result["fault"]))
+        return result
 
     async def _ours(self, function: str, *arguments: Any) -> Any:
-        """What a function of `page.js` gives, in the document that is there now."""
+        """Return the result of a function in `page.js`, evaluated in the current document."""
         call = f"gui.{function}({', '.join(map(json.dumps, arguments))})"
         for _ in range(50):
             try:
                 if self._world is None:
                     self._world = await self._enter()
-                wanted = {"expression": call, "contextId": self._world, "returnByValue": True, "awaitPromise": True}
-                return _value(await self._tab.send("Runtime.evaluate", wanted), call)
+                request = {"expression": call, "contextId": self._world, "returnByValue": True, "awaitPromise": True}
+                return _value(await self._tab.send("Runtime.evaluate", request), call)
             except EnvFailed as error:
                 if not _left(error):
                     raise
-                self._world = None  # the page has gone to another document
+                self._world = None  # the page has loaded another document
                 await asyncio.sleep(0.05)
-        raise EnvFailed("the page goes from document to document and never stays")
+        raise EnvFailed("the page keeps loading new documents")
 
     async def _enter(self) -> int:
         tree = await self._tab.send("Page.getFrameTree", {})
@@ -207,15 +209,15 @@ def _script() -> str:
 
 
 def _value(found: Mapping[str, Any], script: str) -> Any:
-    """The value of an answer. Raises EnvFailed for what a script threw."""
+    """Return an answer's value; raise EnvFailed if the script threw an exception."""
     if "exceptionDetails" in found:
         details = found["exceptionDetails"]
-        said = details.get("exception", {}).get("description") or details.get("text", "")
-        raise EnvFailed(f"{script[:80]!r} fails on the page: {said.splitlines()[0][:200]}")
+        message = details.get("exception", {}).get("description") or details.get("text", "")
+        raise EnvFailed(f"{script[:80]!r} fails on the page: {message.splitlines()[0][:200]}")
     return found["result"].get("value")
 
 
 def _left(error: EnvFailed) -> bool:
-    """Whether the document is another one than it was, as the browser says it in one way or the other."""
+    """Return True if the error shows that the document has changed; browsers report this in several ways."""
     words = ("context", "navigated", "gui is not defined", "No frame")
     return any(word in error.what for word in words)

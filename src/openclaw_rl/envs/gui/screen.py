@@ -1,6 +1,6 @@
-"""What is on the screen: numbered elements with the browser's own roles and names, as bounded text. Pure.
+"""The screen's content: numbered elements with the browser's own roles and names, as bounded text. Pure functions.
 
-Every word of a page stands in quotation marks, on one line: it cannot pass for an element or for a line of ours.
+Every text from a page is in quotation marks, on one line: it cannot imitate an element or one of our lines.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 NAME: Final = 160
-"""most characters of a name, a value or an option"""
+"""maximum characters in a name, a value or an option"""
 OPTIONS: Final = 20
-"""most options shown of a list"""
+"""maximum options shown for a list"""
 DRAWN: Final = frozenset(
     "box canvas circle ellipse image letters line path polygon polyline rect triangle".split()  # noqa: SIM905
 )
-"""roles of what has a place and a size rather than words"""
+"""roles for elements with a place and a size rather than text"""
 STATES: Final = frozenset(
     "checked collapsed disabled expanded focused multiline selected".split()  # noqa: SIM905
 )
-"""what may stand behind a name on the screen"""
+"""states that may follow a name on the screen"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Element:
-    """One element. ``place`` is its middle, its width and its height, in pixels of the screen.
+    """One element. ``place`` is its middle, its width and its height, in screen pixels.
 
-    ``acts``: it is made to be used. ``inside``: it is on the screen now, without scrolling.
+    ``acts``: it is interactive. ``inside``: it is visible now, without scrolling.
     """
 
     number: int
@@ -44,7 +44,7 @@ class Element:
 
     @property
     def described(self) -> str:
-        """The element in a line, without its number."""
+        """Return the element in one line, without its number."""
         words = [self.role, *([_quoted(self.name)] if self.name else [])]
         if self.role in DRAWN:
             x, y, width, height = self.place
@@ -52,41 +52,41 @@ class Element:
         if self.value:
             words.append(f"value={_quoted(self.value)}")
         if self.options:
-            more = "" if len(self.options) <= OPTIONS else f" and {len(self.options) - OPTIONS} more"
-            words.append(f"options={', '.join(map(_quoted, self.options[:OPTIONS]))}{more}")
+            suffix = "" if len(self.options) <= OPTIONS else f" and {len(self.options) - OPTIONS} more"
+            words.append(f"options={', '.join(map(_quoted, self.options[:OPTIONS]))}{suffix}")
         return " ".join([*words, *self.states])
 
     @property
     def line(self) -> str:
-        """The element as the agent is shown it."""
+        """Return the element as shown to the agent."""
         return f"[{self.number}] {self.described}{'' if self.inside else ' (off screen)'}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Screen:
-    """A page as it is now."""
+    """The current page."""
 
     title: str
     elements: tuple[Element, ...]
 
     @classmethod
     def read(cls, found: Mapping[str, Any]) -> Screen:
-        """From what `page.js` gives."""
-        return cls(title=str(found["title"]), elements=tuple(_element(each) for each in found["items"]))
+        """Build the screen from the result of `page.js`."""
+        return cls(title=str(found["title"]), elements=tuple(_element(item) for item in found["items"]))
 
     def numbered(self, number: int) -> Element | None:
-        """The element of this number."""
-        return next((each for each in self.elements if each.number == number), None)
+        """Return the element with this number."""
+        return next((element for element in self.elements if element.number == number), None)
 
     def called(self, name: str) -> Sequence[Element]:
-        """Those of this name: the ones made to be used, or, where there is none, any.
+        """Return the elements with this name: the interactive ones, or, if there are none, any.
 
-        Where none has just this name, those that differ only in marks around it: a link "Neque," is called Neque.
+        If no name matches exactly, compare without surrounding punctuation: a link "Neque," matches Neque.
         """
-        found = [each for each in self.elements if _folded(each.name) == _folded(name)]
-        if not found and (bare := _bare(name)):
-            found = [each for each in self.elements if _bare(each.name) == bare]
-        return [each for each in found if each.acts] or found
+        matches = [element for element in self.elements if _folded(element.name) == _folded(name)]
+        if not matches and (bare := _bare(name)):
+            matches = [element for element in self.elements if _bare(element.name) == bare]
+        return [element for element in matches if element.acts] or matches
 
 
 def _element(found: Mapping[str, Any]) -> Element:
@@ -105,39 +105,39 @@ def _element(found: Mapping[str, Any]) -> Element:
 
 
 def changes(before: Screen, after: Screen) -> list[str]:
-    """What is new (+), different (~) and gone (-), in this order."""
-    old = {each.number: each for each in before.elements}
-    new = {each.number: each for each in after.elements}
-    added = [f"+ {each.line}" for each in after.elements if each.number not in old]
+    """Return new (+), changed (~) and removed (-) elements, in this order."""
+    old = {element.number: element for element in before.elements}
+    new = {element.number: element for element in after.elements}
+    added = [f"+ {element.line}" for element in after.elements if element.number not in old]
     differ = [
-        f"~ {each.line}"
-        for each in after.elements
-        if each.number in old and old[each.number].described != each.described
+        f"~ {element.line}"
+        for element in after.elements
+        if element.number in old and old[element.number].described != element.described
     ]
-    return [*added, *differ, *(f"- {each.line}" for each in before.elements if each.number not in new)]
+    return [*added, *differ, *(f"- {element.line}" for element in before.elements if element.number not in new)]
 
 
 def shown(screen: Screen, *, most: int, before: Screen | None = None) -> str:
-    """The screen in at most ``most`` characters: what changed first, then what is on the screen, then the rest."""
+    """Return the screen in at most ``most`` characters: changes first, then visible elements, then the others."""
     news = [] if before is None else (changes(before, screen) or ["(nothing)"])
     parts = [f"Changed:\n{_fitting(news, most // 3, 'changes')}\n"] if news else []
     head = "".join(parts) + f"Screen {_quoted(screen.title)}:\n"
-    ordered = sorted(screen.elements, key=lambda each: not each.inside)
-    return head + _fitting([each.line for each in ordered], max(most - len(head), most // 3), "elements")
+    ordered = sorted(screen.elements, key=lambda element: not element.inside)
+    return head + _fitting([element.line for element in ordered], max(most - len(head), most // 3), "elements")
 
 
 def _fitting(lines: Sequence[str], most: int, what: str) -> str:
-    """As many lines as fit; the others are counted."""
-    kept: list[str] = []
+    """Return as many lines as fit, and the number left out."""
+    fitted: list[str] = []
     for line in lines:
-        if kept and sum(map(len, kept)) + len(kept) + len(line) > most:
-            return "\n".join([*kept, f"... and {len(lines) - len(kept)} more {what}"])
-        kept.append(line)
-    return "\n".join(kept) or "(empty)"
+        if fitted and sum(map(len, fitted)) + len(fitted) + len(line) > most:
+            return "\n".join([*fitted, f"... and {len(lines) - len(fitted)} more {what}"])
+        fitted.append(line)
+    return "\n".join(fitted) or "(empty)"
 
 
 def _quoted(text: str) -> str:
-    """In quotation marks, on one line, and without a fence that would end ours.
+    """Quote the text on one line, without a fence that would end the surrounding one.
 
     >>> print(_quoted('a "b"\\n```'))
     "a \\"b\\" '''"
@@ -152,7 +152,7 @@ def _folded(text: str) -> str:
 
 
 def _bare(text: str) -> str:
-    """Without the marks around it.
+    """Remove surrounding punctuation.
 
     >>> _bare(" 'Neque', ")
     'neque'
@@ -161,6 +161,6 @@ def _bare(text: str) -> str:
 
 
 def known_names(elements: Iterable[Element], most: int = 8) -> str:
-    """Some names that can be used, for a message."""
-    names = [_quoted(each.name) for each in elements if each.acts and each.name]
+    """Return some interactive elements' names, for a message."""
+    names = [_quoted(element.name) for element in elements if element.acts and element.name]
     return ", ".join(dict.fromkeys(names[:most])) or "none"

@@ -1,4 +1,4 @@
-"""Where the tasks of the gui environment come from, and what one is while it is played."""
+"""Task sources for the gui environment, and a task during an episode."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from openclaw_rl.envs.ladders import TaskSet
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """One action of a solution."""
+    """One action in a solution."""
 
     tool: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -22,7 +22,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskState:
-    """How a task stands: whether its page has ended it, and what it is worth now, from -1 to 1."""
+    """A task's state: whether its page has ended it, and its current worth, from -1 to 1."""
 
     over: bool
     worth: float
@@ -36,20 +36,20 @@ class BegunTask(Protocol):
 
     @property
     def ignored(self) -> str:
-        """A selector of what is no part of the screen; "" for nothing."""
+        """Return a selector for elements to leave out of the screen; "" for none."""
         ...
 
     @property
     def steps(self) -> int:
-        """Most replies."""
+        """Return the maximum number of replies."""
         ...
 
     async def state(self, page: GuiPage, answer: str | None) -> TaskState:
-        """How it stands. ``answer`` is what the agent said at the end, None before."""
+        """Return the task's state. ``answer`` is the agent's final answer, None before it."""
         ...
 
     def solve(self, screen: Screen, made: int) -> Move | None:
-        """The next action of a scripted solution after so many; None where it has no more."""
+        """Return a scripted solution's next action after ``made`` actions; None if it has no more."""
         ...
 
 
@@ -57,30 +57,30 @@ class PageSource(TaskSet, Protocol):
     """A set of tasks on pages."""
 
     size: tuple[int, int]
-    """width and height of the screen"""
+    """the screen's width and height"""
     folders: tuple[Path, ...]
-    """folders with their pages"""
+    """the folders with their pages"""
     origins: frozenset[str]
-    """origins of pages that have an address"""
+    """the origins of pages on a server"""
     forgetful: bool
-    """whether its pages keep nothing beyond themselves: no cookie, no storage, no program that goes on"""
+    """True if its pages keep no state beyond themselves: no cookie, no storage, no background program"""
 
     def instruction(self, task: str) -> str:
-        """What is known of it before its page is open."""
+        """Return the part of the instruction that is known before the page is open."""
         ...
 
     def examples(self, task: str, count: int) -> Sequence[str]:
-        """Tasks of the same kind that are in no split: what a prompt may show solved."""
+        """Return similar tasks that are in no split, which a prompt may show solved."""
         ...
 
     def excluded(self) -> Mapping[str, str]:
-        """Pages that give no task, with the reason."""
+        """Return the pages without tasks, with the reason."""
         ...
 
     def gold(self, task: str) -> Sequence[Move]:
-        """A solution that is known before the page is open; empty where `BegunTask.solve` finds it."""
+        """Return a solution known before the page is open; empty if `BegunTask.solve` finds it."""
         ...
 
     async def begin(self, page: GuiPage, task: str) -> BegunTask:
-        """Open the page of a task."""
+        """Open a task's page."""
         ...

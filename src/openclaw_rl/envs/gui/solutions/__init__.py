@@ -1,4 +1,4 @@
-"""Scripted solutions of MiniWoB++'s pages. A page without one gives no task: nothing shows that it can be done."""
+"""Scripted solutions for MiniWoB++'s pages. A page without one has no tasks: it might not be solvable."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from openclaw_rl.envs.gui.solutions.view import Solution, View
 from openclaw_rl.envs.gui.solutions.working import WORKING
 
 SOLUTIONS: Final[Mapping[str, Solution]] = {**CLICKING, **FILLING, **DRAWING, **WORKING}
-_TIMED: Final = "it is a matter of time, which an agent that thinks between actions does not have"
-_FETCHED: Final = "its words are fetched from a server that the package does not bring"
-_PICTURE: Final = "what it asks about is only to be seen in a picture"
-_EXACT: Final = "it pays in full for a point that lies between pixels"
+_TIMED: Final = "it depends on time, which an agent that thinks between actions does not have"
+_FETCHED: Final = "its words are fetched from a server that the package does not include"
+_PICTURE: Final = "its answer is only visible in a picture"
+_EXACT: Final = "its full reward requires a point between pixels"
 EXCLUDED: Final[Mapping[str, str]] = {
     **dict.fromkeys(
         ("chase-circle", "hover-shape", "moving-items", "simon-says", "stock-market", "button-delay"), _TIMED
@@ -37,18 +37,18 @@ EXCLUDED: Final[Mapping[str, str]] = {
     "sign-agreement": "its text takes more scrolling than a task has replies",
     **dict.fromkeys(
         ("ascending-numbers", "find-greatest"),
-        "it hides its numbers: a script that looks at the screen alone does not remember them",
+        "it hides its numbers, which a script without memory cannot recall",
     ),
     **dict.fromkeys(
         ("click-pie", "click-pie-nodelay"),
-        "a click on the item that it begins with is no choice, yet it may ask for it",
+        "a click on its initial item does not count as a choice, yet it may ask for that item",
     ),
     "daily-calendar": "its rows slip beneath their labels, so that a drag never ends on the event that it draws",
-    "use-slider": "it does not tell how far its slider reaches",
-    "tic-tac-toe": "whether it can be won is up to the other player",
-    "draw-circle": "a circle is no drag from one point to another",
+    "use-slider": "it does not show its slider's range",
+    "tic-tac-toe": "its result depends on the other player",
+    "draw-circle": "a circle cannot be drawn by a drag from one point to another",
     "click-checkboxes-soft": "it asks for synonyms, which a script does not know",
 }
-"""pages that give no task, with the reason; of those in neither table nobody has written a solution yet"""
+"""pages without tasks, with the reason; pages in neither table have no solution yet"""
 
 __all__ = ["EXCLUDED", "SOLUTIONS", "Solution", "View"]

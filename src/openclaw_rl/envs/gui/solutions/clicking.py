@@ -1,4 +1,4 @@
-"""Scripted solutions of the pages that are clicked on. Pure."""
+"""Scripted solutions for pages that need clicks. Pure functions."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from openclaw_rl.envs.gui.tasks import Move
 
 
 def labelled(pattern: str) -> Solution:
-    """Click on what the task names."""
+    """Click on the element that the task names."""
     return lambda view: view.click(view.named(view.found(pattern)))
 
 
 def dialog(view: View) -> Move | None:
-    wanted = view.found(r'labeled "(.+)"') or "x"
-    return view.click(view.named("Close" if wanted == "x" else wanted, "button"))
+    label = view.found(r'labeled "(.+)"') or "x"
+    return view.click(view.named("Close" if label == "x" else label, "button"))
 
 
 def sequence(view: View) -> Move | None:
@@ -26,7 +26,7 @@ def sequence(view: View) -> Move | None:
 
 
 def hidden_link(view: View) -> Move | None:
-    """Look through tabs or sections until the link is there."""
+    """Search tabs or sections until the link is visible."""
     link = view.named(view.found(r'link "(.+)"'), "clickable")
     tabs = view.all("tab")
     return view.click(link or (tabs[view.made % len(tabs)] if tabs else None))
@@ -37,9 +37,11 @@ def collapsible(view: View) -> Move | None:
 
 
 def checkboxes(view: View) -> Move | None:
-    wanted = view.found(r"Select (.+) and click Submit").split(", ")
-    left = (each for each in view.all("checkbox") if each.name in wanted and "checked" not in each.states)
-    return view.click(next(left, None)) or view.submit()
+    names = view.found(r"Select (.+) and click Submit").split(", ")
+    unchecked = (
+        element for element in view.all("checkbox") if element.name in names and "checked" not in element.states
+    )
+    return view.click(next(unchecked, None)) or view.submit()
 
 
 def option(view: View) -> Move | None:
@@ -47,22 +49,22 @@ def option(view: View) -> Move | None:
 
 
 def color(view: View) -> Move | None:
-    wanted = view.found(r"on the (\w+) colored")
-    return view.click(next((each for each in view.all("box") if each.name.startswith(f"{wanted} ")), None))
+    shade = view.found(r"on the (\w+) colored")
+    return view.click(next((element for element in view.all("box") if element.name.startswith(f"{shade} ")), None))
 
 
 def coordinate(view: View) -> Move | None:
-    wanted = view.found(r"(\([-\d]+,[-\d]+\))")
-    return view.click(next((each for each in view.all("circle") if each.name.endswith(wanted)), None))
+    label = view.found(r"(\([-\d]+,[-\d]+\))")
+    return view.click(next((element for element in view.all("circle") if element.name.endswith(label)), None))
 
 
 def widget(view: View) -> Move | None:
     kind = view.found(r'on a "(\w+)"')
     if kind in ("text", "textarea"):
-        fields = [each for each in view.all("textbox") if ("multiline" in each.states) == (kind == "textarea")]
+        fields = [element for element in view.all("textbox") if ("multiline" in element.states) == (kind == "textarea")]
         return view.click(fields[0] if fields else None)
-    found = view.all(kind)
-    return view.click(found[0] if found else None)
+    elements = view.all(kind)
+    return view.click(elements[0] if elements else None)
 
 
 def _number(element: Element) -> str:
@@ -71,11 +73,11 @@ def _number(element: Element) -> str:
 
 
 def ticket(view: View) -> Move | None:
-    """The cheapest or dearest, the shortest or longest."""
-    hours = [each for each in view.all("text") if re.fullmatch(r"\d{1,3}h \d{1,3}m", each.name)]
+    """Choose the cheapest or dearest, the shortest or longest."""
+    hours = [element for element in view.all("text") if re.fullmatch(r"\d{1,3}h \d{1,3}m", element.name)]
     buttons = view.all("button")
     by_time = "duration" in view.asked or "shortest" in view.asked or "longest" in view.asked
-    worth = [_minutes(each.name) for each in hours] if by_time else [int(_number(each)) for each in buttons]
+    worth = [_minutes(element.name) for element in hours] if by_time else [int(_number(element)) for element in buttons]
     low = any(word in view.asked for word in ("cheapest", "shortest"))
     return view.click(buttons[worth.index((min if low else max)(worth))])
 
@@ -86,22 +88,22 @@ def _minutes(text: str) -> int:
 
 
 def tree(view: View) -> Move | None:
-    """Open one folder after the other until the name is there."""
+    """Open one folder after another until the name is visible."""
     named = view.named(view.found(r'named "(.+)"'))
-    closed = next((each for each in view.all("box") if "expandable-hitarea" in each.name.lower()), None)
+    closed = next((element for element in view.all("box") if "expandable-hitarea" in element.name.lower()), None)
     return view.click(named or closed)
 
 
 def parity(view: View) -> Move | None:
-    numbers = [each for each in view.all("text") if re.fullmatch(r"-?\d+", each.name)]
+    numbers = [element for element in view.all("text") if re.fullmatch(r"-?\d+", element.name)]
     if view.made >= len(numbers):
         return view.submit()
     name = "Odd" if int(numbers[view.made].name) % 2 else "Even"
-    return view.click([each for each in view.all("button") if each.name == name][view.made])
+    return view.click([element for element in view.all("button") if element.name == name][view.made])
 
 
 def contacts(view: View) -> Move | None:
-    """Turn the pages until the person is there."""
+    """Turn the pages until the person is visible."""
     name, field = view.found(r"Find (.+) in the contact"), view.found(r"click on their (.+)\.")
     labels = {"address": "Address:", "phone number": "Phone:", "email": "Email:"}
     if view.named(name, "heading"):
@@ -110,28 +112,36 @@ def contacts(view: View) -> Move | None:
 
 
 def shape(view: View) -> Move | None:
-    """The first that fits what is said of it."""
+    """Click on the first shape that fits the description."""
     return view.click(next(iter(fitting(view, view.found(r"Click on a (.+)"))), None))
 
 
 def fitting(view: View, words: str) -> list[Element]:
-    """The shapes that a description fits: a size, a color and a kind, each of them or not."""
+    """Return the shapes that fit a description: a size, a color and a kind, each optional."""
     kinds = {"circle": ["circle"], "rectangle": ["rect"], "triangle": ["triangle"]}
-    found = [each for each in view.screen.elements if each.role in ("circle", "rect", "triangle", "letters", "polygon")]
+    shapes = [
+        element
+        for element in view.screen.elements
+        if element.role in ("circle", "rect", "triangle", "letters", "polygon")
+    ]
     for word in words.removesuffix("?").split():
         plain = word.rstrip("s") if word.rstrip("s") in (*kinds, "shape", "letter", "digit", "item") else word
         if plain in ("small", "large"):
-            found = [each for each in found if (each.place[3] > _MIDDLE[each.role]) == (plain == "large")]
+            shapes = [element for element in shapes if (element.place[3] > _MIDDLE[element.role]) == (plain == "large")]
         elif plain in kinds:
-            found = [each for each in found if each.role in kinds[plain]]
+            shapes = [element for element in shapes if element.role in kinds[plain]]
         elif plain == "shape":
-            found = [each for each in found if each.role != "letters"]
+            shapes = [element for element in shapes if element.role != "letters"]
         elif plain in ("letter", "digit"):
-            found = [each for each in found if each.role == "letters" and each.name[-1].isdigit() == (plain == "digit")]
+            shapes = [
+                element
+                for element in shapes
+                if element.role == "letters" and element.name[-1].isdigit() == (plain == "digit")
+            ]
         elif plain != "item":
-            one = plain[0] if len(plain) == 2 else plain  # "Ts" are several of the letter T
-            found = [each for each in found if one in each.name.split()]
-    return found
+            name = plain[0] if len(plain) == 2 else plain  # "Ts" are several of the letter T
+            shapes = [element for element in shapes if name in element.name.split()]
+    return shapes
 
 
 _MIDDLE = {"circle": 15, "rect": 15, "triangle": 15, "letters": 15, "polygon": 15}
@@ -144,35 +154,35 @@ def count_shapes(view: View) -> Move | None:
 
 
 def kind_of_shape(view: View) -> Move | None:
-    one = next(iter(fitting(view, "")), None)
-    if one is None:
+    figure = next(iter(fitting(view, "")), None)
+    if figure is None:
         return None
     kinds = {"rect": "Rectangle", "circle": "Circle", "triangle": "Triangle", "polygon": "Triangle"}
-    number = "Number" if one.name[-1].isdigit() else "Letter"
-    return view.click(view.named(kinds.get(one.role, number), "button"))
+    number = "Number" if figure.name[-1].isdigit() else "Letter"
+    return view.click(view.named(kinds.get(figure.role, number), "button"))
 
 
 def social(view: View) -> Move | None:
-    """The button of the person's post; what is not on it is behind its last button."""
-    user, wanted = view.found(r"user (@\w+)"), view.found(r'on the "(.+)" button').lower()
+    """Click on the button in the person's post; other actions are behind the post's last button."""
+    user, action = view.found(r"user (@\w+)"), view.found(r'on the "(.+)" button').lower()
     names = {"reply": "reply", "retweet": "retweet", "like": "like"}
-    button = next((each for each in _of_post(view, user) if each.name == names.get(wanted, "more")), None)
-    listed = next((each for each in view.screen.elements if each.name.lower().startswith(wanted)), None)
-    return view.click(button if wanted in names or view.made == 0 else listed)
+    button = next((element for element in _of_post(view, user) if element.name == names.get(action, "more")), None)
+    listed = next((element for element in view.screen.elements if element.name.lower().startswith(action)), None)
+    return view.click(button if action in names or view.made == 0 else listed)
 
 
 def social_all(view: View) -> Move | None:
-    user, wanted = view.found(r"by (@\w+)"), view.found(r'Click the "(.+)" button').lower()
+    user, action = view.found(r"by (@\w+)"), view.found(r'Click the "(.+)" button').lower()
     most = int(view.found(r"button on (\d+)") or 100)
-    posts = [place for place, each in enumerate(view.screen.elements) if each.name == user][:most]
+    posts = [place for place, element in enumerate(view.screen.elements) if element.name == user][:most]
     if view.made >= len(posts):
         return view.submit()
     after = view.screen.elements[posts[view.made] :]
-    return view.click(next((each for each in after if each.name == wanted), None))
+    return view.click(next((element for element in after if element.name == action), None))
 
 
 def _of_post(view: View, user: str) -> tuple[Element, ...]:
-    names = [each.name for each in view.screen.elements]
+    names = [element.name for element in view.screen.elements]
     return view.screen.elements[names.index(user) :] if user in names else ()
 
 
@@ -213,4 +223,4 @@ CLICKING: Mapping[str, Solution] = {
     "social-media-all": social_all,
     "social-media-some": social_all,
 }
-"""a solution for each page"""
+"""page names and their solutions"""

@@ -1,4 +1,4 @@
-"""Scripted solutions of the pages that take a point or a drag. Pure."""
+"""Scripted solutions for pages that need a point or a drag. Pure functions."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ _SIDES = {"up": (0, -1), "down": (0, 1), "left": (-1, 0), "right": (1, 0)}
 
 
 def aside(view: View) -> Move | None:
-    """Drag the only shape to the side that is named."""
+    """Drag the only shape to the side that the task names."""
     if view.made:
         return view.submit()
     right, down = _SIDES[view.found(r"Drag the \w+ (\w+) then")]
-    one = next(each for each in view.screen.elements if each.role in ("circle", "rect", "polygon", "triangle"))
-    x, y, _, _ = one.place
+    figure = next(
+        element for element in view.screen.elements if element.role in ("circle", "rect", "polygon", "triangle")
+    )
+    x, y, _, _ = figure.place
     return drag((x, y), (x + 30 * right, y + 30 * down))
 
 
@@ -37,27 +39,30 @@ def into_box(view: View) -> Move | None:
 
 
 def shapes_into_box(view: View) -> Move | None:
-    """Shape by shape: each goes to a place of its own in the box."""
-    box = next(each for each in view.all("rect") if "shape-container" in each.name)
+    """Drag one shape after another to a free place in the box."""
+    box = next(element for element in view.all("rect") if "shape-container" in element.name)
     kind = view.found(r"Drag all (\w+)s into")
     roles = {"circle": "circle", "rectangle": "rect", "triangle": "triangle"}
-    outside = [each for each in view.all(roles.get(kind, kind)) if each is not box and not _within(each, box)]
+    outside = [
+        element for element in view.all(roles.get(kind, kind)) if element is not box and not _within(element, box)
+    ]
     return drag(outside[0].place[:2], box.place[:2]) if outside else view.submit()
 
 
 def shapes_apart(view: View) -> Move | None:
-    left, right = sorted(
-        (each for each in view.all("rect") if "shape-container" in each.name), key=lambda each: each.place[0]
+    left_box, right_box = sorted(
+        (element for element in view.all("rect") if "shape-container" in element.name),
+        key=lambda element: element.place[0],
     )
-    wanted = view.found(r"Drag all (\w+) ")
+    kind = view.found(r"Drag all (\w+) ")
     kinds = {"circles": "circle", "squares": "rect", "rectangles": "rect", "triangles": "triangle"}
-    for each in view.all("circle", "rect", "triangle", "polygon"):
-        if each in (left, right):
+    for element in view.all("circle", "rect", "triangle", "polygon"):
+        if element in (left_box, right_box):
             continue
-        fits = each.role == kinds[wanted] if wanted in kinds else wanted in each.name.split()
-        box = left if fits else right
-        if not _within(each, box):
-            return drag(each.place[:2], box.place[:2])
+        fits = element.role == kinds[kind] if kind in kinds else kind in element.name.split()
+        box = left_box if fits else right_box
+        if not _within(element, box):
+            return drag(element.place[:2], box.place[:2])
     return view.submit()
 
 
@@ -76,16 +81,16 @@ def highlighted(view: View) -> Move | None:
 def resized(view: View) -> Move | None:
     if view.made:
         return view.submit()
-    x, y, _, _ = next(each for each in view.all("box") if "handle" in each.name).place
+    x, y, _, _ = next(element for element in view.all("box") if "handle" in element.name).place
     far = 20 if "larger" in view.asked else -20
     return drag((x, y), (x + far, y) if "width" in view.asked else (x, y + far))
 
 
 def sorted_numbers(view: View) -> Move | None:
-    """Bring the smallest that is out of order to its place."""
-    items = [each for each in view.all("text") if re.fullmatch(r"-?\d+", each.name)]
-    wanted = sorted(items, key=lambda each: int(each.name))
-    for now, right in zip(items, wanted, strict=True):
+    """Move the smallest number that is out of order to its place."""
+    items = [element for element in view.all("text") if re.fullmatch(r"-?\d+", element.name)]
+    ordered = sorted(items, key=lambda element: int(element.name))
+    for now, right in zip(items, ordered, strict=True):
         if now is not right:
             return drag(right.place[:2], (now.place[0], now.place[1] - 6))
     return view.submit()
@@ -103,4 +108,4 @@ DRAWING: Mapping[str, Solution] = {
     "highlight-text-2": highlighted,
     "resize-textarea": resized,
 }
-"""a solution for each page"""
+"""page names and their solutions"""

@@ -1,4 +1,4 @@
-"""Scripted solutions of the pages with fields to fill. Pure."""
+"""Scripted solutions for pages with fields to fill. Pure functions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FIELDS = ("textbox", "searchbox", "spinbutton", "combobox", "date", "time")
 
 
 def field(view: View, place: int = 0) -> Element | None:
-    """The field at this place."""
+    """Return the field at this position."""
     fields = view.all(*FIELDS)
     return fields[place] if place < len(fields) else None
 
@@ -33,7 +33,7 @@ def password(view: View) -> Move | None:
 
 
 def login(view: View) -> Move | None:
-    """Name and password; a dialog that comes between is sent away, and what it emptied is filled again."""
+    """Fill in name and password; cancel a dialog that interrupts, and refill the fields that it cleared."""
     cancel = view.named("Cancel", "button")
     if cancel is not None:
         return view.click(cancel)
@@ -77,17 +77,17 @@ def copied(view: View) -> Move | None:
 
 
 def copied_nth(view: View) -> Move | None:
-    areas = [each for each in view.all("textbox") if "multiline" in each.states]
+    areas = [element for element in view.all("textbox") if "multiline" in element.states]
     return view.fill((view.named("answer-input"), areas[view.nth(r"from the (\w+) text area")].value))
 
 
 def chosen(view: View) -> Move | None:
-    """Choose from a list, one after the other, then submit."""
+    """Choose from a list, one after another, then submit."""
     listed = view.all("combobox", "listbox")[0]
     words = view.found(r"Select (.+) from the")
-    wanted = [each for each in listed.options if each and each in words]
-    wanted = [each for each in wanted if not any(each != other and each in other for other in wanted)]
-    return view.act("select", listed, option=wanted[view.made]) if view.made < len(wanted) else view.submit()
+    options = [option for option in listed.options if option and option in words]
+    options = [option for option in options if not any(option != longer and option in longer for longer in options)]
+    return view.act("select", listed, option=options[view.made]) if view.made < len(options) else view.submit()
 
 
 def dropdown(view: View) -> Move | None:
@@ -105,28 +105,28 @@ def radio_and_number(view: View) -> Move | None:
 
 
 def arithmetic(view: View) -> Move | None:
-    left, sign, right = re.findall(r"(\d{1,9}) ([-+x*]) (\d{1,9})", view.all("text")[0].name)[0]
-    worth = {"+": int(left) + int(right), "-": int(left) - int(right)}.get(sign, int(left) * int(right))
+    first, sign, second = re.findall(r"(\d{1,9}) ([-+x*]) (\d{1,9})", view.all("text")[0].name)[0]
+    worth = {"+": int(first) + int(second), "-": int(first) - int(second)}.get(sign, int(first) * int(second))
     return view.fill((field(view), str(worth)))
 
 
 def algebra(view: View) -> Move | None:
-    """x on either side of the sign: ``x + 7 = 5``, ``7 - x = 5``."""
+    """Solve for x on either side of the sign: ``x + 7 = 5``, ``7 - x = 5``."""
     text = view.all("text")[0].name
-    left, sign, right, result = re.findall(r"(\w{1,9}) ([-+]) (\w{1,9}) = (-?\d{1,9})", text)[0]
-    if left == "x":
-        worth = int(result) - int(right) if sign == "+" else int(result) + int(right)
+    first, sign, second, result = re.findall(r"(\w{1,9}) ([-+]) (\w{1,9}) = (-?\d{1,9})", text)[0]
+    if first == "x":
+        worth = int(result) - int(second) if sign == "+" else int(result) + int(second)
     else:
-        worth = int(result) - int(left) if sign == "+" else int(left) - int(result)
+        worth = int(result) - int(first) if sign == "+" else int(first) - int(result)
     return view.fill((field(view), str(worth)))
 
 
 def letters(view: View) -> Move | None:
-    return view.fill((field(view), "".join(each.name for each in view.all("text"))))
+    return view.fill((field(view), "".join(element.name for element in view.all("text"))))
 
 
 def blocks(view: View) -> Move | None:
-    count = sum("addition-block" in each.name for each in view.all("box"))
+    count = sum("addition-block" in element.name for element in view.all("box"))
     return view.fill((field(view), str(count)))
 
 
@@ -135,30 +135,30 @@ def table(view: View) -> Move | None:
 
 
 def tables(view: View) -> Move | None:
-    """Each label of the form has its value in the table."""
-    labels = [each.name.removesuffix(":") for each in view.all("text") if each.name.endswith(":")]
+    """Fill each labelled field with its value from the table."""
+    labels = [element.name.removesuffix(":") for element in view.all("text") if element.name.endswith(":")]
     return view.fill(*((field(view, place), _cell(view, label)) for place, label in enumerate(labels)))
 
 
 def _cell(view: View, label: str) -> str:
-    found = view.after(label, "text")
-    return found.name if found else ""
+    cell = view.after(label, "text")
+    return cell.name if cell else ""
 
 
 def movies(view: View) -> Move | None:
-    """Each field goes by the words beside it: those before it, or, where the first field has none, those after."""
+    """Match each field to the text beside it: before it, or, if the first field has none before it, after it."""
     genre, name, year = re.findall(
         r"Search for (.{1,80}) movies directed by (.{1,80}) from year (\d{1,4})", view.asked
     )[0]
-    wanted = {"genre": genre, "director": name, "year": year, "date": year}
-    known = [each for each in view.screen.elements if each.role == "textbox" or _told(each, wanted)]
+    values = {"genre": genre, "director": name, "year": year, "date": year}
+    elements = [element for element in view.screen.elements if element.role == "textbox" or _told(element, values)]
     label = ""
-    for each in reversed(known) if known[0].role == "textbox" else known:
-        label = each.name.lower() if each.role == "text" else label
-        text = next((text for word, text in wanted.items() if word in label), "")
-        if each.role == "textbox" and text and not each.value:
-            return view.act("type", each, text=text)
-    return view.click([each for each in view.screen.elements if each.acts and each.role != "textbox"][-1])
+    for element in reversed(elements) if elements[0].role == "textbox" else elements:
+        label = element.name.lower() if element.role == "text" else label
+        text = next((text for word, text in values.items() if word in label), "")
+        if element.role == "textbox" and text and not element.value:
+            return view.act("type", element, text=text)
+    return view.click([element for element in view.screen.elements if element.acts and element.role != "textbox"][-1])
 
 
 def _told(element: Element, words: Iterable[str]) -> bool:
@@ -166,25 +166,29 @@ def _told(element: Element, words: Iterable[str]) -> bool:
 
 
 def spinner(view: View) -> Move | None:
-    """Step by step, by its buttons: it takes no keys."""
-    left = int(view.found(r"Select (-?\d+) with")) - int(view.all("spinbutton")[0].value)
-    side = "spinner-up" if left > 0 else "spinner-down"
-    return view.click(next(each for each in view.all("button") if side in each.name)) if left else view.submit()
+    """Step to the number with the buttons: the field accepts no keys."""
+    difference = int(view.found(r"Select (-?\d+) with")) - int(view.all("spinbutton")[0].value)
+    side = "spinner-up" if difference > 0 else "spinner-down"
+    return (
+        view.click(next(element for element in view.all("button") if side in element.name))
+        if difference
+        else view.submit()
+    )
 
 
 def guess(view: View) -> Move | None:
-    """One up or down from the last guess, as the page says."""
+    """Guess one higher or lower than before, following the page's hint."""
     box = view.all("spinbutton")[0]
     if view.made % 2:
         return view.submit()
-    said = " ".join(each.name for each in view.all("text"))
-    step = 1 if "higher" in said or "greater" in said else -1
+    hint = " ".join(element.name for element in view.all("text"))
+    step = 1 if "higher" in hint or "greater" in hint else -1
     return view.act("type", box, text=str(int(box.value) + step) if box.value and view.made else "5")
 
 
 def generated(view: View) -> Move | None:
-    """Generate until the number is one that is asked for."""
-    number = next((each.name for each in view.all("text") if re.fullmatch(r"-?\d+", each.name)), None)
+    """Generate until the number fits."""
+    number = next((element.name for element in view.all("text") if re.fullmatch(r"-?\d+", element.name)), None)
     return view.submit() if number and _fits(int(number), view.asked) else view.click(view.named("Generate"))
 
 
@@ -196,13 +200,13 @@ def _fits(number: int, asked: str) -> bool:
 
 
 def searched(view: View) -> Move | None:
-    """Search, then turn the pages up to the one with the result."""
+    """Search, then turn the pages to the result."""
     if view.made == 0:
         return view.act("type", field(view), text=view.found(r'enter "(.+?)"'))
     if view.made == 1:
         return view.click(view.named("Search", "button"))
     place = POSITIONS.index(view.found(r"the (\w+) search result"))
-    results = [each for each in view.all("link", "clickable") if not re.fullmatch(r"[<>\d]+", each.name)]
+    results = [element for element in view.all("link", "clickable") if not re.fullmatch(r"[<>\d]+", element.name)]
     pages = place // _RESULTS
     if view.made - 2 < pages:
         return view.click(view.named(">"))
@@ -210,23 +214,25 @@ def searched(view: View) -> Move | None:
 
 
 _RESULTS = 3
-"""results on one page"""
+"""results per page"""
 
 
 def completed(view: View) -> Move | None:
-    """Type the beginning, wait for what it brings, and take what ends as it should."""
+    """Type the beginning, wait for the suggestions, and choose the one with the right ending."""
     start, end = view.found(r'starts with "(.+?)"'), view.found(r'ends with "(.+?)"')
     box = field(view)
     if box is None or view.made == 0:
         return view.act("type", box, text=start)
     if box.value != start:
         return view.submit()
-    fits = (each for each in view.screen.elements if each.name.startswith(start) and each.name.endswith(end))
+    fits = (
+        element for element in view.screen.elements if element.name.startswith(start) and element.name.endswith(end)
+    )
     return view.click(next(fits, None)) or Move(tool="wait")
 
 
 def scrolled(view: View) -> Move | None:
-    """Scroll until it moves no further, however long the text is."""
+    """Scroll to the end, whatever the text's length."""
     if view.made < _SCROLLS:
         direction = "up" if "top" in view.asked else "down"
         return Move(tool="scroll", arguments={"direction": direction, "element": view.all("textbox")[0].number})
@@ -241,9 +247,9 @@ def terminal(view: View) -> Move | None:
     target = view.named("terminal-target")
     if view.made == 0:
         return view.act("type", target, text="ls\n")
-    names = [word for each in view.all("text") for word in each.name.split() if re.fullmatch(r"[\w-]+(\.\w+)?", word)]
+    names = [word for item in view.all("text") for word in item.name.split() if re.fullmatch(r"[\w-]+(\.\w+)?", word)]
     end = view.found(r"extension (\.\w+)")
-    fits = [each for each in names if (each.endswith(end) if end else "." not in each)]
+    fits = [item for item in names if (item.endswith(end) if end else "." not in item)]
     return view.act("type", target, text=f"rm {fits[-1]}\n") if fits and view.made == 1 else None
 
 
@@ -283,4 +289,4 @@ FILLING: Mapping[str, Solution] = {
     "use-autocomplete-nodelay": completed,
     "terminal": terminal,
 }
-"""a solution for each page"""
+"""page names and their solutions"""
