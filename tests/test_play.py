@@ -155,7 +155,7 @@ async def test_a_program_that_never_calls_is_no_fault_of_the_policys_and_ends_th
             said: list[PlayedEpisode] = []
             with pytest.raises(OpenClawError, match="the last 4 episodes all failed"):
                 await player.play(journal, report=said.append)
-    assert said[0].error == "the agent made no call of the model (exit code 3); it said: no module named fly"
+    assert said[0].error == "the agent made no call of the model (exit code 3); output: no module named fly"
     assert said[0].outcome is None
     assert len(journal.done) == 0
     assert journal.unsettled == []
@@ -520,7 +520,7 @@ def test_a_command_without_a_place_for_the_task_is_refused_with_the_known_names(
         (["--agent", "fly"], "known: claude-code, codex, opencode, openclaw, mini-swe-agent"),
         (
             ["--agent", "opencode", "--program", "/nowhere/opencode"],
-            "install it: npm install -g opencode-ai; or say where it is with --program PATH",
+            "install it: npm install -g opencode-ai; or give its path with --program PATH",
         ),
         (["--agent", ECHO, "--tasks", "flying"], "--tasks flying: no such rung or task is train; rungs: print-word"),
         (["--agent", ECHO, "--api-key-env", "NO_KEY_IN_HERE"], "the environment variable NO_KEY_IN_HERE is not set"),

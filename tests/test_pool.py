@@ -150,7 +150,7 @@ async def test_a_step_under_way_is_not_reaped_until_it_has_had_much_longer() -> 
     assert await made.pool.reap() == 0
     made.clock.now += leases.BUSY_SECONDS
     assert await made.pool.reap() == 1
-    with pytest.raises(EnvFailed, match="given back while"):
+    with pytest.raises(EnvFailed, match="released during"):
         await step
     await made.pool.close()
     assert made.envs[0].closed == 1

@@ -288,8 +288,8 @@ _TOLERANCE: Final = 1e-5
 def fits(settings: TinkerTrainerSettings, batch: TrainBatch) -> bool:
     """Return True if the service's own loss may fit the batch: scores alone, no KL penalty, every log-prob recorded."""
     s = settings
-    alone = s.method == "binary" and s.loss is None and s.kl_coef == 0
-    return alone and bool(batch.recorded.all()) and not bool(batch.rehearsed.any())
+    scores_only = s.method == "binary" and s.loss is None and s.kl_coef == 0
+    return scores_only and bool(batch.recorded.all()) and not bool(batch.rehearsed.any())
 
 
 def token_advantages(batch: TrainBatch, aggregate: str) -> Tensor:

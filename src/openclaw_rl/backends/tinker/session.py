@@ -106,8 +106,8 @@ class Spending:
             self._written = self._looked = float("-inf")
 
     def _of_others(self) -> float:
-        mine = self._file(self._owner)
-        return sum(self.cost(_read(file)) for file in self._folder.glob(f"{self._day}.*.json") if file != mine)
+        own_file = self._file(self._owner)
+        return sum(self.cost(_read(file)) for file in self._folder.glob(f"{self._day}.*.json") if file != own_file)
 
     def _file(self, owner: str) -> Path:
         return self._folder / f"{self._day}.{owner}.json"

@@ -1,1 +1,1 @@
-"""Environments of others that keep Gymnasium's interface, as they are."""
+"""Third-party environments with Gymnasium's interface, used unchanged."""

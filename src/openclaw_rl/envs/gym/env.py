@@ -1,7 +1,7 @@
-"""Any environment with Gymnasium's interface: by its registered name, or made by a function of the user's own.
+"""Any environment with Gymnasium's interface: by its registered name, or created by a user's own function.
 
-An observation that is text is shown as it is. A numbered action is named by its label, an action that is text is the
-reply itself. The rewards of an episode are added up and put on the scale from -1 to 1.
+A text observation is shown unchanged. A numbered action is named by its label; a text action is the reply itself. An
+episode's rewards are summed and scaled to -1 to 1.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from openclaw_rl.errors import ConfigError, EnvFailed, MissingExtra, OpenClawErr
 from openclaw_rl.ports import Observation
 from openclaw_rl.types import Message, Prompt, Tool
 
-# Between words and Gymnasium's spaces: what an observation looks like in a prompt, what action a reply means.
+# Conversion between text and Gymnasium's spaces: an observation in a prompt, an action in a reply.
 
 ActionKind = Literal["discrete", "text"]
 
 
 def action_kind(space: Any) -> ActionKind:
-    """Whether actions are numbered or texts. Raises ConfigError for those that no reply can name."""
+    """Return the kind of actions, numbered or texts; raise ConfigError for actions that a reply cannot name."""
     name = type(space).__name__
     if name == "Discrete":
         return "discrete"
@@ -43,7 +43,7 @@ def action_kind(space: Any) -> ActionKind:
 
 
 def action_labels(space: Any, given: Sequence[str]) -> tuple[str, ...]:
-    """A word for each numbered action: those that are given, else the numbers."""
+    """Return a word for each numbered action: the given labels, else the numbers."""
     count, first = int(space.n), int(getattr(space, "start", 0))
     labels = tuple(given) or tuple(str(first + number) for number in range(count))
     if len(labels) != count or len({label.casefold() for label in labels}) != count:
@@ -54,23 +54,23 @@ def action_labels(space: Any, given: Sequence[str]) -> tuple[str, ...]:
 
 
 def chosen(reply: str, labels: Sequence[str]) -> int | None:
-    """The place of the label that a reply means: it says that alone, or names no other.
+    """Return the index of the label that a reply consists of, or of the only label that it contains.
 
     >>> chosen("Hit", ["stick", "hit"]), chosen("I would hit here.", ["stick", "hit"])
     (1, 1)
     >>> chosen("stick or hit?", ["stick", "hit"]) is None
     True
     """
-    said = (block_of(reply) or reply).strip().strip(".!`\"'").casefold()
-    known = [label.casefold() for label in labels]
-    if said in known:
-        return known.index(said)
-    named = [place for place, label in enumerate(known) if re.search(rf"(?<!\w){re.escape(label)}(?!\w)", said)]
+    text = (block_of(reply) or reply).strip().strip(".!`\"'").casefold()
+    options = [label.casefold() for label in labels]
+    if text in options:
+        return options.index(text)
+    named = [place for place, label in enumerate(options) if re.search(rf"(?<!\w){re.escape(label)}(?!\w)", text)]
     return named[0] if len(named) == 1 else None
 
 
 def shown(observation: Any) -> str:
-    """An observation as text: text as it is, anything else as JSON, as far as it goes.
+    """Return an observation as text: text unchanged, other types as JSON if possible.
 
     >>> shown((14, 10, 0)), shown({"room": "kitchen"})
     ('[14, 10, 0]', '{"room": "kitchen"}')
@@ -79,11 +79,11 @@ def shown(observation: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Numbers, lists and tables without the types of NumPy."""
+    """Convert NumPy types in numbers, lists and tables to plain ones."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
+        return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     if hasattr(value, "tolist"):
         return value.tolist()
     return value if isinstance(value, bool | int | float | str) or value is None else str(value)
@@ -99,13 +99,13 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "FrozenLake-v1": (0.0, 1.0),
     "FrozenLake8x8-v1": (0.0, 1.0),
 }
-"""lowest and highest return of an episode of Gymnasium's own, which pay once, at the end"""
+"""the minimum and maximum return per episode in Gymnasium's own environments, which pay once, at the end"""
 _SAME_PAY: Final = frozenset({"is_slippery", "map_name", "desc", "sab", "render_mode"})
-"""arguments under which these ranges hold"""
+"""arguments that do not change these ranges"""
 
 
 class GymnasiumEnv:
-    """See `Env`. A task is a seed of it, ``NAME/SEED``; three tenths of the seeds are held out."""
+    """The `Env` for Gymnasium. A task is a seed, ``NAME/SEED``; three tenths of the seeds are held out."""
 
     name = "gymnasium"
 
@@ -123,10 +123,10 @@ class GymnasiumEnv:
         highest: float | None = None,
         arguments: Mapping[str, Any] | None = None,
     ) -> None:
-        """``id`` is registered with Gymnasium, or ``file.py:function``; ``arguments`` are what it is made with.
+        """``id`` is registered with Gymnasium, or ``file.py:function``; ``arguments`` are its constructor arguments.
 
-        ``show`` "render": what `render()` gives in place of the observation. A return of ``lowest`` is worth -1, one of
-        ``highest`` 1. They must be given where neither the environment (``return_range``) nor `_RANGES` has them.
+        ``show`` "render": the result of `render()` replaces the observation. A return of ``lowest`` is worth -1, one of
+        ``highest`` 1. They are required if neither the environment (``return_range``) nor `_RANGES` defines them.
         """
         if id is None:
             raise ConfigError("env.options.id is not set", remedy="name one: --set env.options.id=Blackjack-v1")
@@ -159,7 +159,7 @@ class GymnasiumEnv:
         return f"{self._instruction or self._id}, seed {self._seed(task)}"
 
     def gold(self, task: str) -> Sequence[Message]:
-        """None is known."""
+        """Return none: no solution is known."""
         return ()
 
     def _seed(self, task: str) -> int:
@@ -191,15 +191,15 @@ class GymnasiumEnv:
 
     async def step(self, reply: Message) -> Observation:
         action = self._action(reply)
-        wanted = None if action.fault else self._meant(str(action.arguments["action"]))
-        if wanted is None:
-            known = f"; there are: {', '.join(self._labels)}" if self._labels else ""
-            return Observation(messages=(result_of(action, f"error: {action.fault or f'that is no action{known}'}"),))
-        observation, reward, ended, cut, _ = await self._asked(self._env.step, wanted)
+        choice = None if action.fault else self._meant(str(action.arguments["action"]))
+        if choice is None:
+            options = f"; there are: {', '.join(self._labels)}" if self._labels else ""
+            return Observation(messages=(result_of(action, f"error: {action.fault or f'that is no action{options}'}"),))
+        observation, reward, ended, cut, _ = await self._asked(self._env.step, choice)
         self._total = (self._total or 0.0) + float(reward)
         over = bool(ended or cut)
-        said = result_of(action, await self._seen(observation))
-        return Observation(messages=(said,), reward=self._worth() if over else None, done=over)
+        message = result_of(action, await self._seen(observation))
+        return Observation(messages=(message,), reward=self._worth() if over else None, done=over)
 
     def _action(self, reply: Message) -> Action:
         if reply.tool_calls:
@@ -209,7 +209,7 @@ class GymnasiumEnv:
         return Action(tool=TOOL, arguments={"action": reply.content})
 
     def _meant(self, text: str) -> int | str | None:
-        """The action of a text; None where it means none."""
+        """Return the action that a text names; None if it names none."""
         if not self._labels:
             return text if text.strip() else None
         place = chosen(text, self._labels)
@@ -224,11 +224,11 @@ class GymnasiumEnv:
             return await asyncio.to_thread(function, *given, **named)
         except OpenClawError:
             raise
-        except Exception as error:  # it is anyone's code; what it raises is not the policy's fault
+        except Exception as error:  # third-party code; its failure must not count against the policy
             raise EnvFailed(f"{self._id} fails with {type(error).__name__}: {error}") from error
 
     async def outcome(self) -> float:
-        """What the rewards so far come to; -1 where nothing was done."""
+        """Return the scaled rewards so far; -1 before the first action."""
         return self._worth()
 
     def _worth(self) -> float:
@@ -242,21 +242,22 @@ class GymnasiumEnv:
     async def close(self) -> None:
         if not self._closed:
             self._closed = True
-            with contextlib.suppress(Exception):  # some cannot be closed before they were begun
+            with contextlib.suppress(Exception):  # some cannot be closed before their first reset
                 self._env.close()
 
 
 def _range(
     id: str, env: Any, arguments: Mapping[str, Any], lowest: float | None, highest: float | None
 ) -> tuple[float, float]:
-    """Lowest and highest return of an episode: as given, else as the environment or Gymnasium's documentation states.
+    """Return an episode's minimum and maximum return: configured, or stated by the environment or Gymnasium's
+    documentation.
 
-    Raises ConfigError where one is not known: on a wrong scale every play would be worth the same.
+    Raise ConfigError if one is unknown: on a wrong scale every episode could have the same reward.
     """
-    known = getattr(getattr(env, "unwrapped", env), "return_range", None)
-    if known is None and _SAME_PAY.issuperset(arguments):
-        known = _RANGES.get(id)
-    low, high = known or (None, None)
+    limits = getattr(getattr(env, "unwrapped", env), "return_range", None)
+    if limits is None and _SAME_PAY.issuperset(arguments):
+        limits = _RANGES.get(id)
+    low, high = limits or (None, None)
     low, high = low if lowest is None else lowest, high if highest is None else highest
     if low is None or high is None:
         missing = "lowest" if low is None else "highest"
@@ -271,14 +272,16 @@ def _range(
 
 @cache
 def _warn_outside(id: str, lowest: float, highest: float) -> None:
-    """Once: every such return would log the same."""
+    """Warn once: every such return would log the same message."""
     log.warning(
         "returns outside range env=%s lowest=%g highest=%g: they count as the nearest of these", id, lowest, highest
     )
 
 
 def _made(id: str, arguments: Mapping[str, Any]) -> Any:
-    """The environment of this name. Raises ConfigError with what Gymnasium, or the user's function, said."""
+    """Create the environment with this name; raise ConfigError with the message from Gymnasium or the user's
+    function.
+    """
     file, _, function = id.partition(":")
     if file.endswith(".py"):
         make = load_function(Path(file).expanduser(), function, "env.options.id")
@@ -289,7 +292,9 @@ def _made(id: str, arguments: Mapping[str, Any]) -> Any:
         raise MissingExtra("gymnasium", "gymnasium") from error
     try:
         return gymnasium.make(id, **arguments)
-    except Exception as error:  # its own errors have no root but Exception, and a package behind it raises its own
+    except (
+        Exception
+    ) as error:  # its errors share no base class but Exception, and the environments' packages raise their own
         raise ConfigError(
             f"Gymnasium cannot make {id!r}: {error}", remedy="name one as 'Blackjack-v1' or 'module:Name-v0'"
         ) from error

@@ -1,8 +1,7 @@
 """Agent programs as players: the real program in a sandbox, with the gateway as its only network.
 
-contract    what an environment offers such a program
-programs    where a program lies on this machine, and what of the machine it needs to see
-forwarder   the way from the sandbox to the gateway: which calls pass, and as whose
-journal     what was begun, scored and paid, so that a killed player neither forgets nor pays twice
-player      one episode, and all of a plan
+programs    a program's location on this machine, its folders, and an environment's contract with it
+forwarder   the connection from the sandbox to the gateway: the permitted calls, and their session
+journal     episodes begun, scored and paid, so that a killed player neither loses nor repeats a payment
+player      one episode, and all episodes in a plan
 """

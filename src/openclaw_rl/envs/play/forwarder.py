@@ -1,8 +1,8 @@
-"""The way from an agent program to the gateway: its calls go on under the key and the session of its episode.
+"""The connection from an agent program to the gateway: its calls are sent with its episode's key and session.
 
-The program is told an address inside its sandbox and needs no key, no header and no name for its session: all of them
-are put in here, and whatever it says of them itself is left out. Only calls of the model pass. A program that could
-reach the rest of the API could pay itself.
+The program receives an address inside its sandbox and needs no key, header or session name: these are added here, and
+the program's own values for them are dropped. Only model calls pass: a program with access to the full API could pay
+itself.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 LARGEST = 64 << 20
-"""bytes of one call"""
+"""maximum bytes in one call"""
 CALLS = frozenset({"/v1/chat/completions", "/v1/responses", "/v1/messages"})
-"""where a program asks for a reply"""
+"""the paths for requesting a reply"""
 _COUNT = "/v1/messages/count_tokens"
 _MODELS = re.compile(r"/v1/models(/[A-Za-z0-9_][A-Za-z0-9._@-]*)?")
-"""no segment begins with a dot and nothing is escaped, so a client cannot fold the path into another"""
+"""no segment starts with a dot and no character is escaped, so a client cannot turn the path into another"""
 _PASSED_ON = ("content-type", "accept", "user-agent", "anthropic-version", "anthropic-beta", "x-turn-type")
 _PASSED_BACK = ("content-type", "retry-after", "x-request-id", "request-id")
 _OURS = "x-openclaw-rl-"
 
 
 class GatewayForwarder:
-    """Passes the calls of one episode on. ``calls`` counts those that ask for a reply.
+    """Forwards one episode's calls. ``calls`` counts the calls that request a reply.
 
-    ``spent`` is set when the program asks for one reply more than it has. ``outage`` says what of the gateway failed,
-    "" where nothing did.
+    ``spent`` is set when the program requests one reply more than its limit. ``outage`` describes the gateway's
+    failure, "" if there is none.
     """
 
     def __init__(
@@ -46,8 +46,9 @@ class GatewayForwarder:
         max_calls: int,
         temperature: float | None,
     ) -> None:
-        """``root`` is the gateway's address without /v1; ``headers`` go with each call; ``temperature`` None leaves it
-        to the program."""
+        """``root`` is the gateway's address without /v1; ``headers`` are sent with each call; ``temperature`` None
+        leaves it to the program.
+        """
         self._client = client
         self._root = root
         self._headers = dict(headers)
@@ -58,11 +59,11 @@ class GatewayForwarder:
         self.outage = ""
 
     def app(self) -> Starlette:
-        """What listens in the sandbox."""
+        """Return the application that listens in the sandbox."""
         return Starlette(routes=[Route("/{path:path}", self._pass_on, methods=["GET", "POST"])])
 
     async def _pass_on(self, request: Request) -> Response:
-        path = request.scope["raw_path"].decode("latin-1")  # as it was sent: decoding would turn %2e%2e into dots
+        path = request.scope["raw_path"].decode("latin-1")  # undecoded: decoding would turn %2e%2e into dots
         if not _is_open(request.method, path):
             return _refusal(404, f"{request.method} {path[:200]} is not open to an agent program")
         asks = path in CALLS
@@ -76,7 +77,7 @@ class GatewayForwarder:
         return await self._answer(request, path, self._sampled(body) if asks else body)
 
     def _sampled(self, body: bytes) -> bytes:
-        """The call at the temperature of this play; what is no JSON is for the gateway to refuse."""
+        """Set the episode's temperature in the call; leave invalid JSON for the gateway to refuse."""
         if self._temperature is None:
             return body
         try:
@@ -87,12 +88,12 @@ class GatewayForwarder:
             return body
 
     async def _answer(self, request: Request, path: str, body: bytes) -> Response:
-        given = {name: request.headers[name] for name in _PASSED_ON if name in request.headers}
+        forwarded = {name: request.headers[name] for name in _PASSED_ON if name in request.headers}
         call = self._client.build_request(
             request.method,
             f"{self._root}{path}",
             content=body,
-            headers={**given, "accept-encoding": "identity", **self._headers},
+            headers={**forwarded, "accept-encoding": "identity", **self._headers},
         )
         try:
             answer = await _unless_gone(request, self._client, call)
@@ -118,14 +119,14 @@ class GatewayForwarder:
 
 
 def _is_open(method: str, path: str) -> bool:
-    """Whether an agent program may send this request; ``path`` is the raw path."""
+    """Return True if an agent program may send this request; ``path`` is the raw path."""
     if method == "POST":
         return path in CALLS or path == _COUNT
     return method == "GET" and _MODELS.fullmatch(path) is not None
 
 
 async def _body(request: Request) -> bytes | None:
-    """What was sent; None where it is too much."""
+    """Return the body; None if it is too large."""
     parts, size = [], 0
     async for part in request.stream():
         parts.append(part)
@@ -136,7 +137,7 @@ async def _body(request: Request) -> bytes | None:
 
 
 async def _unless_gone(request: Request, client: httpx2.AsyncClient, call: httpx2.Request) -> httpx2.Response | None:
-    """The answer once it begins; None, and the call is given up, where the program has gone before that."""
+    """Return the answer once it begins; cancel the call and return None if the program disconnects first."""
     answering = asyncio.ensure_future(client.send(call, stream=True))
     leaving = asyncio.ensure_future(request.receive())
     try:

@@ -1,8 +1,8 @@
-"""What a play has begun, scored and paid, one line each in a file that its process holds.
+"""A play's record of episodes begun, scored and paid: one line each, in a file locked by its process.
 
-An outcome is written before it is paid, and that it is paid after: a player that is killed in between pays the same
-session the same outcome when it comes back, and no session has two. What was begun and never scored is told to have
-failed, so that it trains nothing.
+An outcome is written before its payment, and the payment after it: a player killed in between pays the same session the
+same outcome when it resumes, and no session has two. An episode begun and never scored is marked as failed, so that it
+is not trained on.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ State = Literal["begun", "scored", "settled"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlayPlan:
-    """What a play is to do: each task so many times, by one agent. ``id`` names its groups."""
+    """A play's work: each task ``rollouts`` times, by one agent. ``id`` names its groups."""
 
     id: str
     agent: str
@@ -33,22 +33,22 @@ class PlayPlan:
     rollouts: int
 
     def same_work(self, other: PlayPlan) -> bool:
-        """Whether both ask for the same, whoever began it when."""
+        """Return True if both plans describe the same work, whatever their ids."""
         return {**asdict(self), "id": ""} == {**asdict(other), "id": ""}
 
     @property
     def trains(self) -> bool:
-        """Whether its episodes are paid and train; held-out tasks are played for their score alone."""
+        """Return True if its episodes are paid and trained on; held-out tasks are played for their score alone."""
         return self.split == "train"
 
     def group(self, task: str) -> str:
-        """The name under which the episodes of a task are compared."""
+        """Return the group name under which a task's episodes are compared."""
         return f"{self.id}-{task}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptEpisode:
-    """What the journal knows of one session. ``number`` counts the episodes of a task from 0."""
+    """The journal's record for one session. ``number`` counts a task's episodes from 0."""
 
     session: str
     task: str
@@ -58,7 +58,7 @@ class KeptEpisode:
 
 
 class PlayJournal:
-    """The file of one play, held by this process until `close` or its end."""
+    """One play's file, locked by this process until `close` or its end."""
 
     def __init__(self, path: Path, fd: int) -> None:
         """Use `begin` or `taken_over`."""
@@ -67,25 +67,25 @@ class PlayJournal:
         self._kept: dict[str, KeptEpisode] = {}
         self.plan: PlayPlan | None = None
         text = path.read_text(encoding="utf-8")
-        if text and not text.endswith("\n"):  # its player was killed in the middle of a line
+        if text and not text.endswith("\n"):  # its player was killed while writing a line
             os.write(fd, b"\n")
         for line in _lines(text):
             self._read(line)
 
     @classmethod
     def begin(cls, folder: Path, plan: PlayPlan) -> Self:
-        """A new file for this plan."""
+        """Create a file for this plan."""
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{plan.id}.jsonl"
         fd = _held(path)
-        assert fd is not None, f"{path} is of another process"
+        assert fd is not None, f"{path} belongs to another process"
         journal = cls(path, fd)
         journal._write({"event": "plan", **asdict(plan)})
         return journal
 
     @classmethod
     def taken_over(cls, folder: Path) -> Iterator[Self]:
-        """The files there that no process holds any more, newest first; each is held until it is closed."""
+        """Yield the files that no process locks any more, newest first; each is locked until it is closed."""
         for path in sorted(folder.glob("*.jsonl"), reverse=True):
             fd = _held(path)
             if fd is not None:
@@ -98,7 +98,7 @@ class PlayJournal:
         self.close()
 
     def close(self) -> None:
-        """Hold it no longer. Safe to call twice."""
+        """Release the lock. Safe to call twice."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -112,7 +112,7 @@ class PlayJournal:
         self._write({"event": "scored", "session": session, "outcome": outcome})
 
     def settled(self, session: str) -> None:
-        """It is paid, or told to have failed: nothing more is to be done about it."""
+        """Record that the session is paid or marked as failed: no work remains for it."""
         self._write({"event": "settled", "session": session})
 
     def _write(self, entry: Mapping[str, Any]) -> None:
@@ -131,28 +131,30 @@ class PlayJournal:
                 session=session, task=entry["task"], number=entry["number"], state="begun"
             )
         elif session in self._kept:
-            kept = self._kept[session]
+            record = self._kept[session]
             self._kept[session] = KeptEpisode(
                 session=session,
-                task=kept.task,
-                number=kept.number,
+                task=record.task,
+                number=record.number,
                 state=event,
-                outcome=entry.get("outcome", kept.outcome),
+                outcome=entry.get("outcome", record.outcome),
             )
 
     @property
     def unsettled(self) -> Sequence[KeptEpisode]:
-        """Sessions that are neither paid nor told to have failed."""
-        return [kept for kept in self._kept.values() if kept.state != "settled"]
+        """Return the sessions that are neither paid nor marked as failed."""
+        return [record for record in self._kept.values() if record.state != "settled"]
 
     @property
     def done(self) -> Mapping[tuple[str, int], float]:
-        """The outcomes of the episodes that came to their end, by task and number."""
-        return {(kept.task, kept.number): kept.outcome for kept in self._kept.values() if kept.outcome is not None}
+        """Return the finished episodes' outcomes, by task and number."""
+        return {
+            (record.task, record.number): record.outcome for record in self._kept.values() if record.outcome is not None
+        }
 
 
 def resumed(folder: Path, plan: PlayPlan) -> PlayJournal:
-    """The newest journal of the same work, to go on with. Raises ConfigError where there is none."""
+    """Return the newest journal for the same work, to continue it; raise ConfigError if there is none."""
     for journal in PlayJournal.taken_over(folder):
         if journal.plan is not None and journal.plan.same_work(plan):
             return journal
@@ -164,7 +166,7 @@ def resumed(folder: Path, plan: PlayPlan) -> PlayJournal:
 
 
 def _held(path: Path) -> int | None:
-    """The file open for adding and locked; None where another process holds it."""
+    """Open the file for appending and lock it; return None if another process locks it."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -176,5 +178,5 @@ def _held(path: Path) -> int | None:
 
 def _lines(text: str) -> Iterator[Mapping[str, Any]]:
     for line in text.splitlines():
-        with contextlib.suppress(ValueError):  # a line that was cut off: what it was to tell has not happened
+        with contextlib.suppress(ValueError):  # a truncated line: its event has not happened
             yield json.loads(line)

@@ -1,8 +1,8 @@
-"""Agent programs play tasks: one episode, and all of a plan.
+"""Agent programs play tasks: one episode, and all episodes in a plan.
 
-An episode is a sandbox with a task's files, the program in it, a way to the gateway, and at the end what the
-environment says of the files. That is paid to the session under which the program's calls went; the calls themselves
-were recorded by the gateway, token by token.
+An episode consists of a sandbox with a task's files, the program in it, a connection to the gateway, and the
+environment's final score for the files. The score is paid to the session of the program's calls; the gateway recorded
+the calls themselves, token by token.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from openclaw_rl.types import new_id
 log = logging.getLogger(__name__)
 
 PORT = 8088
-"""where the gateway is found in a sandbox"""
+"""the gateway's port in a sandbox"""
 INSIDE = f"http://127.0.0.1:{PORT}/v1"
 SHOWN = 300
-"""characters of a program's last words in the reason of a failure"""
+"""characters from a program's final output in a failure's reason"""
 FAILED_IN_A_ROW = 4
-"""so many episodes that fail one after the other end a play: the next would fail, too"""
+"""consecutive failed episodes that end a play: the next would fail as well"""
 _PAY_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
-"""waits between tries to pay while the gateway is away"""
+"""waits between payment attempts while the gateway is unavailable"""
 
 
 class SessionPayments(Protocol):
-    """The part of the API by which a session is paid."""
+    """The part of the API for paying a session."""
 
     async def reward(self, session: str, *, score: float | None = None, failed: str | None = None) -> None: ...
 
@@ -49,16 +49,16 @@ class SessionPayments(Protocol):
 
 
 Serve = Callable[[Any, socket], AbstractAsyncContextManager[None]]
-"""serves an ASGI application at a socket that listens, as long as the block lasts"""
+"""serves an ASGI application on a listening socket for the block's duration"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaySettings:
-    """How episodes are played.
+    """Settings for episodes.
 
-    ``root`` is the gateway's address without /v1, ``key`` the one of an environment. ``command`` says how the program
-    is started on an instruction in a folder. ``search`` is put in front of the PATH inside. ``retries`` are for what is
-    not the policy's fault.
+    ``root`` is the gateway's address without /v1, ``key`` an environment's key. ``command`` returns the program's
+    command for an instruction and a folder. ``search`` is prepended to the sandbox's PATH. ``retries`` applies to
+    failures that the policy did not cause.
     """
 
     root: str
@@ -75,10 +75,10 @@ class PlaySettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlayedEpisode:
-    """How an episode went. ``outcome`` is None where it failed through no fault of the policy's, ``error`` says why.
+    """An episode's result. ``outcome`` is None if it failed without the policy's fault; ``error`` is the reason.
 
-    ``exit`` is the program's own code, None where it was stopped, for the reason in ``stopped``. ``output`` is the end
-    of what it printed. ``refused``: the task cannot be played at all, so no program was started.
+    ``exit`` is the program's exit code, None if it was stopped, for the reason in ``stopped``. ``output`` is the end of
+    its output. ``refused``: the task cannot be played at all, so no program was started.
     """
 
     task: str
@@ -100,7 +100,7 @@ class PlayedEpisode:
 
     @property
     def worth_another_try(self) -> bool:
-        """Whether it failed, and not because of the task or because the program never called: neither would change."""
+        """Return True if it failed and a retry may help: a refused task or a program without calls would fail again."""
         ended = self.exit is not None or bool(self.stopped)
         return bool(self.error) and not self.refused and (self.calls > 0 or not ended)
 
@@ -128,13 +128,13 @@ class AgentPlayer:
     async def play(
         self, journal: PlayJournal, *, report: Callable[[PlayedEpisode], None] = lambda _: None
     ) -> list[PlayedEpisode]:
-        """All episodes of the journal's plan that it does not know to be done; in the order in which they ended.
+        """Play all episodes in the journal's plan that are not done; return them in the order in which they ended.
 
-        Raises OpenClawError where they fail one after the other.
+        Raise OpenClawError if consecutive episodes fail.
         """
         assert journal.plan is not None
         plan, over = journal.plan, list[PlayedEpisode]()
-        waiting = iter([one for one in _planned(plan) if one not in journal.done])
+        waiting = iter([episode for episode in _planned(plan) if episode not in journal.done])
 
         async def work() -> None:
             for task, number in waiting:
@@ -163,15 +163,15 @@ class AgentPlayer:
             )
 
     async def _with_retries(self, journal: PlayJournal, plan: PlayPlan, task: str, number: int) -> PlayedEpisode:
-        for left in range(self._settings.retries, -1, -1):
+        for tries_left in range(self._settings.retries, -1, -1):
             played = await self._settled(journal, plan, task, number)
-            if not left or not played.worth_another_try:
+            if not tries_left or not played.worth_another_try:
                 break
             log.warning("episode failed and is played again task=%s: %s", task, played.error)
         return played
 
     async def _settled(self, journal: PlayJournal, plan: PlayPlan, task: str, number: int) -> PlayedEpisode:
-        """One episode in a session of its own, paid or told to have failed; also where it is cancelled."""
+        """Play one episode in its own session; pay it or mark it as failed, also when cancelled."""
         session = f"play-{new_id()}"
         journal.begun(session, task=task, number=number)
         try:
@@ -184,23 +184,23 @@ class AgentPlayer:
         return replace(played, paid=await self._settle(journal, plan, session, played.outcome, played.error))
 
     async def finish(self, journal: PlayJournal) -> Sequence[KeptEpisode]:
-        """Settle what a player that is gone had left: pay what it scored, tell the rest to have failed; which."""
-        found = journal.unsettled
-        for kept in found:
+        """Settle the sessions left by an ended player: pay the scored ones, mark the others as failed; return them."""
+        episodes = journal.unsettled
+        for episode in episodes:
             assert journal.plan is not None
-            await self._settle(journal, journal.plan, kept.session, kept.outcome, "the player was killed")
-        return found
+            await self._settle(journal, journal.plan, episode.session, episode.outcome, "the player was killed")
+        return episodes
 
     async def _settle(
         self, journal: PlayJournal, plan: PlayPlan, session: str, outcome: float | None, error: str
     ) -> bool:
-        """Whether the session was paid; one without an outcome is told to have failed."""
+        """Pay the session, or mark one without an outcome as failed; return True if it was paid."""
         paid = plan.trains and await self._pay(session, score=outcome, failed=None if outcome is not None else error)
         journal.settled(session)
         return paid
 
     async def _pay(self, session: str, *, score: float | None, failed: str | None) -> bool:
-        """Whether the session is worth the score now; False where it has no turn, or has failed."""
+        """Pay the session; return False if it has no turn, or has failed."""
         for seconds in (*_PAY_SECONDS, None):
             try:
                 return await self._paid_once(session, score, failed)
@@ -216,13 +216,13 @@ class AgentPlayer:
         except RequestError as error:
             if error.status == 404:
                 return False
-            if error.status != 409:  # a turn of it has trained: what an earlier try has paid stays
+            if error.status != 409:  # one of its turns has trained: an earlier attempt's payment stays
                 raise
         await self._payments.end(session)
         return score is not None
 
     async def _episode(self, plan: PlayPlan, begun: PlayedEpisode) -> PlayedEpisode:
-        """Plays it; whatever fails that is not the policy's doing is in ``error``."""
+        """Play the episode; a failure that the policy did not cause is recorded in ``error``."""
         began = time.monotonic()
         env: Env | None = None
         try:
@@ -238,8 +238,8 @@ class AgentPlayer:
             return played if played.error else replace(played, outcome=await env.outcome())
         except (OpenClawError, OSError) as error:
             refused = isinstance(error, TaskRefused)
-            why = str(error) if refused else f"{type(error).__name__}: {error}"
-            return replace(begun, error=why, refused=refused, seconds=time.monotonic() - began)
+            reason = str(error) if refused else f"{type(error).__name__}: {error}"
+            return replace(begun, error=reason, refused=refused, seconds=time.monotonic() - began)
         finally:
             if env is not None:
                 await env.close()
@@ -279,7 +279,7 @@ class AgentPlayer:
                 yield forwarder
 
     async def _until_end(self, command: AgentCommand, task: AgentTask, forwarder: GatewayForwarder) -> CommandResult:
-        """The program, until it ends, its time is over or its calls are used up."""
+        """Run the program until it ends, its time is over or its calls are used up."""
         began = time.monotonic()
         path = ":".join((*self._settings.search, "/usr/local/bin", "/usr/bin", "/bin"))
         running = asyncio.ensure_future(
@@ -296,8 +296,8 @@ class AgentPlayer:
             if running.done():
                 return await running
         finally:
-            for each in (running, spent):
-                each.cancel()
+            for future in (running, spent):
+                future.cancel()
             await asyncio.gather(running, spent, return_exceptions=True)
         used = f"stopped after {self._settings.max_calls} calls"
         return CommandResult(code=None, output="", seconds=time.monotonic() - began, stopped=used)
@@ -308,22 +308,22 @@ def _planned(plan: PlayPlan) -> Sequence[tuple[str, int]]:
 
 
 def _headers(plan: PlayPlan, key: str | None, begun: PlayedEpisode) -> Mapping[str, str]:
-    found = {
+    headers = {
         "x-session-id": begun.session,
         "x-openclaw-rl-group": plan.group(begun.task),
         "x-openclaw-rl-notes": "off",
     }
     if not plan.trains:
-        found["x-openclaw-rl-train"] = "off"
-    return {**found, "authorization": f"Bearer {key}"} if key else found
+        headers["x-openclaw-rl-train"] = "off"
+    return {**headers, "authorization": f"Bearer {key}"} if key else headers
 
 
 def _fault(played: PlayedEpisode, outage: str) -> str:
-    """Why an episode says nothing of the policy; "" where it does."""
+    """Return the reason why an episode does not count for the policy; "" if it counts."""
     if outage:
         return outage
     if played.calls:
         return ""
     end = f"exit code {played.exit}" if played.exit is not None else played.stopped
-    said = " ".join(played.output.split())[-SHOWN:]
-    return f"the agent made no call of the model ({end})" + (f"; it said: {said}" if said else "")
+    output = " ".join(played.output.split())[-SHOWN:]
+    return f"the agent made no call of the model ({end})" + (f"; output: {output}" if output else "")

@@ -1,7 +1,7 @@
-"""Where an agent program lies on this machine, and which folders it must see in its sandbox to run.
+"""An agent program's location on this machine, and the folders that it needs in its sandbox.
 
-A virtual environment is shown with the Python that it was made from, a package of npm with its node_modules and node,
-a script with its interpreter, anything else with its own folder. What lies in /usr is there already.
+A virtual environment is shown with its base Python, an npm package with its node_modules and node, a script with its
+interpreter, any other program with its own folder. Files in /usr are always there.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _HEAD = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundProgram:
-    """A program: its path, the folders to show it, and those to search for what it starts."""
+    """A program: its path, the folders to show it, and those to search for the programs that it starts."""
 
     path: str
     folders: tuple[str, ...]
@@ -32,21 +32,23 @@ class FoundProgram:
 def find_program(
     program: str, *, install: str | None = None, more: Sequence[Path] = (), copied: bool = False
 ) -> FoundProgram:
-    """The program of this name or path, with ``more`` folders that it needs.
+    """Return the program with this name or path, with ``more`` folders that it needs.
 
-    ``copied``: a script that goes along by itself needs what runs it, not its folder. Raises ConfigError, with the line
-    that installs it, where the program is missing.
+    ``copied``: a script that is copied into the sandbox needs its interpreter, not its folder. Raise ConfigError, with
+    the install command, if the program is missing.
     """
-    found = shutil.which(program)
-    if found is None:
+    location = shutil.which(program)
+    if location is None:
         how = f"install it: {install}; " if install else ""
         raise ConfigError(
             f"the agent's program {program!r} is not on this machine",
-            remedy=f"{how}or say where it is with --program PATH",
+            remedy=f"{how}or give its path with --program PATH",
         )
-    path = Path(found).absolute()
+    path = Path(location).absolute()
     begun = _interpreters(path) if copied else (path,)
-    needed = [each for place in begun for each in _needed(place)] + [folder.resolve() for folder in more]
+    needed = [needed_folder for place in begun for needed_folder in _needed(place)] + [
+        folder.resolve() for folder in more
+    ]
     return FoundProgram(
         path=str(path),
         folders=tuple(map(str, _shown(needed))),
@@ -55,7 +57,7 @@ def find_program(
 
 
 def _needed(path: Path) -> Iterator[Path]:
-    """The folders of a program and of what runs it."""
+    """Yield the folders for a program and for its interpreters."""
     for place in dict.fromkeys((path, path.resolve())):
         yield _home_of(place)
         yield from _python_of(place)
@@ -64,7 +66,7 @@ def _needed(path: Path) -> Iterator[Path]:
 
 
 def _home_of(place: Path) -> Path:
-    """The virtual environment, node_modules or version manager that a program belongs to, else its folder."""
+    """Return the virtual environment, node_modules or version manager that contains a program, else its folder."""
     for above in place.parents:
         if (above / "pyvenv.cfg").is_file():
             return above
@@ -74,7 +76,7 @@ def _home_of(place: Path) -> Path:
 
 
 def _python_of(place: Path) -> Iterator[Path]:
-    """Where the Python lies from which a virtual environment was made."""
+    """Yield the folder with a virtual environment's base Python."""
     settings = _home_of(place) / "pyvenv.cfg"
     if settings.is_file():
         home = re.search(r"(?m)^home\s*=\s*(.+)$", settings.read_text(encoding="utf-8"))
@@ -83,39 +85,43 @@ def _python_of(place: Path) -> Iterator[Path]:
 
 
 def _interpreters(path: Path) -> Sequence[Path]:
-    """What runs a script, by its first line; none of a binary."""
+    """Return a script's interpreter, from its first line; none for a binary."""
     with path.open("rb") as file:
         head = file.read(_HEAD)
     if not head.startswith(b"#!"):
         return ()
     words = head[2:].splitlines()[0].decode(errors="replace").split()
     names = [word for word in words[1:] if not word.startswith("-")] if words[:1] == ["/usr/bin/env"] else words[:1]
-    found = shutil.which(names[0]) if names else None
-    return (Path(found).absolute(),) if found else ()
+    interpreter = shutil.which(names[0]) if names else None
+    return (Path(interpreter).absolute(),) if interpreter else ()
 
 
 def _shown(folders: Sequence[Path]) -> list[Path]:
-    """Each once, without those that lie in another or in /usr. Raises ConfigError for what would cover a task."""
-    wanted = sorted({each for each in folders if not each.is_relative_to(_THERE) and each.parts[1:2] != ("bin",)})
-    kept: list[Path] = []
-    for each in wanted:
-        if not any(each.is_relative_to(other) for other in kept):
-            kept.append(each)
-    for each in kept:
-        if Path(HOME).is_relative_to(each):
+    """Remove duplicates, and folders inside others or in /usr; raise ConfigError for a folder that would cover
+    a task.
+    """
+    candidates = sorted(
+        {folder for folder in folders if not folder.is_relative_to(_THERE) and folder.parts[1:2] != ("bin",)}
+    )
+    outermost: list[Path] = []
+    for folder in candidates:
+        if not any(folder.is_relative_to(outer) for outer in outermost):
+            outermost.append(folder)
+    for folder in outermost:
+        if Path(HOME).is_relative_to(folder):
             raise ConfigError(
-                f"the agent needs all of {each}, where tasks have their files in a sandbox",
+                f"the agent needs all of {folder}, where tasks have their files in a sandbox",
                 remedy="put it into a folder of its own and name it with --program PATH",
             )
-    return kept
+    return outermost
 
 
-# What an environment offers an agent program: a task in a sandbox, and what the files are worth when it has ended.
+# An environment's contract with an agent program: a task in a sandbox, and the files' worth after the program ends.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentTask:
-    """A task begun: what the program is told, the sandbox with the task's files, and the folder to work in.
+    """A started task: the program's instruction, the sandbox with the task's files, and the folder to work in.
 
     The sandbox belongs to the environment, which closes it.
     """
@@ -127,12 +133,12 @@ class AgentTask:
 
 @runtime_checkable
 class SupportsAgents(Protocol):
-    """An environment whose tasks a program can do by itself: all that counts is in the sandbox when it has ended."""
+    """An environment whose tasks an agent program can do by itself: only the sandbox's final state counts."""
 
     async def hand_over(self, task: str, *, seed: int) -> AgentTask:
-        """Begin ``task`` for a program, in place of `reset`. Raises TaskRefused for one that files cannot decide."""
+        """Start ``task`` for a program, in place of `reset`; raise TaskRefused if files cannot decide it."""
         ...
 
     async def outcome(self) -> float:
-        """What the state is worth, in -1 .. 1."""
+        """Return the state's worth, in -1 .. 1."""
         ...

@@ -1,7 +1,7 @@
-"""A pool of environments: each handed out under a lease, for one episode.
+"""A pool of environments: each is leased for one episode.
 
-A request has an id of the caller's. The same id again gets the same answer, also while the first is still being worked
-on: nothing runs twice because a connection broke. A lease that nobody speaks of for ``ttl`` seconds is closed.
+The caller gives each request an id. A repeated id returns the same answer, also while the first request is still
+running: a broken connection causes no second run. A lease without a request for ``ttl`` seconds is closed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from openclaw_rl.errors import EnvFailed, TooMany
 from openclaw_rl.ports import Env, Observation, SupportsOutcome
 from openclaw_rl.types import Message, Prompt, new_id
 
-# What happened in a pool: the newest events in memory, all of them in a file where one is named.
+# A pool's events: the newest in memory, all of them in a file if one is named.
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ KEPT = 1000
 
 
 class EventLog:
-    """Takes events in one process. A disk that takes nothing costs the file, never an episode."""
+    """Records events in one process. If the disk refuses, it stops writing the file; episodes continue."""
 
     def __init__(self, file: Path | None = None, *, clock: Callable[[], float] = time.time) -> None:
         self._file = file
@@ -53,26 +53,28 @@ class EventLog:
             self._file = None
 
     def newest(self, limit: int) -> Sequence[dict[str, Any]]:
-        """The newest events, oldest first."""
+        """Return the newest events, oldest first."""
         return list(self._newest)[-limit:]
 
 
 T = TypeVar("T")
 
 CLOSE_SECONDS = 30.0
-"""how long an environment may take to close before it is left to itself"""
+"""seconds that an environment may take to close before it is abandoned"""
 REAP_SECONDS = 1.0
 BUSY_SECONDS = 600.0
-"""how much longer a lease lives whose step is still being worked on"""
+"""additional seconds for a lease whose step is still running"""
 RETRY_AFTER = 1.0
 """seconds after which a full pool may be asked again"""
 _REMEMBERED = 4096
-"""lease requests whose answer is kept after their lease has ended"""
+"""lease requests whose answer is stored after their lease has ended"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """An environment for one episode, begun: its id, the first prompt, and the seconds it lives without a word."""
+    """A lease on a started environment for one episode: its id, the first prompt, and its lifetime in seconds without
+    requests.
+    """
 
     id: str
     prompt: Prompt
@@ -80,22 +82,22 @@ class Lease:
 
 
 class LeasePool(Protocol):
-    """Where leases come from. Every call but `tasks` may be repeated with the same ``request``: it replays.
+    """A source of leases. Every call but `tasks` may be repeated with the same ``request``: it replays.
 
-    Raises EnvFailed for what is not the policy's fault, a lease that has expired among it.
+    Raises EnvFailed for failures that the policy did not cause, such as an expired lease.
     """
 
     @property
     def name(self) -> str:
-        """The environment's own name."""
+        """Return the environment's own name."""
         ...
 
     def tasks(self) -> Sequence[str]:
-        """The ids of the tasks."""
+        """Return the task ids."""
         ...
 
     async def lease(self, task: str, *, seed: int, request: str) -> Lease:
-        """Begin a task. Raises TooMany, with the seconds to wait, while the pool is full."""
+        """Start a task; raise TooMany, with the seconds to wait, while the pool is full."""
         ...
 
     async def step(self, lease: str, reply: Message, *, request: str) -> Observation:
@@ -103,25 +105,25 @@ class LeasePool(Protocol):
         ...
 
     async def outcome(self, lease: str, *, request: str) -> float:
-        """What the state is worth now; 0 for an environment that does not say."""
+        """Return the state's current worth; 0 for an environment without one."""
         ...
 
     async def heartbeat(self, lease: str) -> None:
-        """The lease is still wanted."""
+        """Extend the lease."""
         ...
 
     async def release(self, lease: str) -> None:
-        """Give it back. It always ends; safe to call twice, and for a lease that is gone."""
+        """Release the lease. It always ends; safe to call twice, and for an ended lease."""
         ...
 
     async def status(self) -> Mapping[str, Any]:
-        """How it is, in plain JSON."""
+        """Return the state in plain JSON."""
         ...
 
 
 @dataclass(slots=True)
 class _Held:
-    """A lease under way. ``answers`` holds every request of it, done or not."""
+    """An active lease. ``answers`` has all its requests, done or not."""
 
     env: Env
     task: str
@@ -132,7 +134,7 @@ class _Held:
 
 
 class EnvPool:
-    """The pool of this process: at most ``capacity`` leases at once."""
+    """This process's pool: at most ``capacity`` leases at once."""
 
     def __init__(
         self,
@@ -157,8 +159,8 @@ class EnvPool:
 
     def tasks(self) -> Sequence[str]:
         if self._tasks is None:
-            one = self._make_env()
-            self.name, self._tasks = one.name, tuple(one.tasks())
+            env = self._make_env()
+            self.name, self._tasks = env.name, tuple(env.tasks())
         return self._tasks
 
     async def lease(self, task: str, *, seed: int, request: str) -> Lease:
@@ -173,12 +175,12 @@ class EnvPool:
                 remedy="raise env.parallel, or name more env.workers",
             )
         self._forget_old_requests()
-        self._beginning += 1  # here, not in the task: whoever asks before that runs must see the place taken
+        self._beginning += 1  # not in the task: a request before it runs must see the place as taken
         self._leased[request] = _once_task(self._begin(task, seed))
         return await _answer(self._leased[request])
 
     async def _begin(self, task: str, seed: int) -> Lease:
-        """Begin the task in the place that was taken for it."""
+        """Start the task in its reserved place."""
         try:
             return await self._begun(task, seed)
         finally:
@@ -198,21 +200,21 @@ class EnvPool:
         return Lease(id=lease, prompt=prompt, ttl=self._ttl)
 
     async def step(self, lease: str, reply: Message, *, request: str) -> Observation:
-        held = self._known(lease)
-        seen: Observation = await self._once(lease, held, request, "step", lambda: held.env.step(reply))
-        return seen
+        entry = self._known(lease)
+        observation: Observation = await self._once(lease, entry, request, "step", lambda: entry.env.step(reply))
+        return observation
 
     async def outcome(self, lease: str, *, request: str) -> float:
-        held = self._known(lease)
+        entry = self._known(lease)
 
         async def ask() -> float:
-            return await held.env.outcome() if isinstance(held.env, SupportsOutcome) else 0.0
+            return await entry.env.outcome() if isinstance(entry.env, SupportsOutcome) else 0.0
 
-        worth: float = await self._once(lease, held, request, "outcome", ask)
+        worth: float = await self._once(lease, entry, request, "outcome", ask)
         return worth
 
     async def _once(self, lease: str, held: _Held, request: str, what: str, work: Callable[[], Awaitable[Any]]) -> Any:
-        """The answer to a request, which is worked on once, whoever goes away meanwhile."""
+        """Return a request's answer; the work runs once, even if its caller disconnects."""
         if request in held.answers:
             self._events.add("replayed", lease=lease, request=request)
         else:
@@ -224,10 +226,10 @@ class EnvPool:
         try:
             async with held.lock:
                 began = self._clock()
-                found = await work()
+                result = await work()
             self._events.add(what, lease=lease, seconds=round(self._clock() - began, 4))
-            return found
-        except Exception as error:  # it is anyone's code; whoever asked is told
+            return result
+        except Exception as error:  # third-party code; the caller receives the failure
             self._events.add("failed", lease=lease, task=held.task, error=told(error))
             raise as_failure(error) from error
         finally:
@@ -238,34 +240,34 @@ class EnvPool:
         self._known(lease)
 
     def _known(self, lease: str) -> _Held:
-        """The lease, which lives on for being spoken of."""
-        held = self._held.get(lease)
-        if held is None:
-            raise EnvFailed(f"there is no lease {lease} any more: it was given back or its time was over")
-        held.expires = self._clock() + self._ttl
-        return held
+        """Return the lease and extend it."""
+        entry = self._held.get(lease)
+        if entry is None:
+            raise EnvFailed(f"lease {lease} has ended: it was released or it expired")
+        entry.expires = self._clock() + self._ttl
+        return entry
 
     async def release(self, lease: str) -> None:
-        held = self._held.pop(lease, None)
-        if held is not None:
+        entry = self._held.pop(lease, None)
+        if entry is not None:
             self._events.add("released", lease=lease)
-            await self._end(lease, held)
+            await self._end(lease, entry)
 
     async def reap(self) -> int:
-        """Close the leases that nobody has spoken of for their time; how many."""
+        """Close the expired leases and return their number."""
         now = self._clock()
-        late = [lease for lease, held in self._held.items() if held.expires + BUSY_SECONDS * bool(held.busy) < now]
+        late = [lease for lease, entry in self._held.items() if entry.expires + BUSY_SECONDS * bool(entry.busy) < now]
         for lease in late:
-            held = self._held.pop(lease)
-            self._events.add("reaped", lease=lease, task=held.task)
-            self._in_background(self._end(lease, held))
+            entry = self._held.pop(lease)
+            self._events.add("reaped", lease=lease, task=entry.task)
+            self._in_background(self._end(lease, entry))
         return len(late)
 
     async def close(self) -> None:
-        """Close every lease, and wait until they are closed or left to themselves."""
-        held, self._held = self._held, {}
-        for lease, one in held.items():
-            self._in_background(self._end(lease, one))
+        """Close every lease, and wait until they are closed or abandoned."""
+        entries, self._held = self._held, {}
+        for lease, entry in entries.items():
+            self._in_background(self._end(lease, entry))
         beginning = [task for task in self._leased.values() if not task.done()]
         for task in beginning:
             task.cancel()
@@ -277,7 +279,7 @@ class EnvPool:
         task.add_done_callback(self._closing.discard)
 
     async def _end(self, lease: str, held: _Held) -> None:
-        """What is under way is cancelled, then the environment is closed."""
+        """Cancel the lease's running work, then close the environment."""
         under_way = [task for task in held.answers.values() if not task.done()]
         for task in under_way:
             task.cancel()
@@ -288,21 +290,21 @@ class EnvPool:
     async def _close(self, env: Env, lease: str) -> None:
         try:
             await asyncio.wait_for(env.close(), CLOSE_SECONDS)
-        except Exception as error:  # an environment that cannot be closed must not hold up the others
+        except Exception as error:  # an environment that cannot be closed must not delay the others
             log.warning("an environment could not be closed lease=%s", lease, exc_info=True)
             self._events.add("close failed", lease=lease, error=told(error))
 
     def _forget_old_requests(self) -> None:
-        """The answers to the oldest lease requests, once there are many."""
+        """Drop the answers to the oldest lease requests, once there are many."""
         for request in list(self._leased)[: max(0, len(self._leased) - _REMEMBERED)]:
             if self._leased[request].done():
                 del self._leased[request]
 
     async def status(self) -> dict[str, Any]:
-        """What `envs status` shows."""
+        """Return the report for `envs status`."""
         by_task: dict[str, int] = {}
-        for held in self._held.values():
-            by_task[held.task] = by_task.get(held.task, 0) + 1
+        for entry in self._held.values():
+            by_task[entry.task] = by_task.get(entry.task, 0) + 1
         return {
             "capacity": self._capacity,
             "leased": len(self._held),
@@ -315,25 +317,27 @@ class EnvPool:
 
 
 async def reap_for_ever(pool: EnvPool) -> None:
-    """The reaper of a pool; it ends when it is cancelled."""
+    """Run a pool's reaper until it is cancelled."""
     while True:
         await asyncio.sleep(REAP_SECONDS)
         await pool.reap()
 
 
 def _once_task(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-    """A task whose failure is told to whoever asks for it, and to nobody where all have gone away."""
+    """Return a task whose failure reaches its callers, and is not logged if all have disconnected."""
     task = asyncio.create_task(work)
     task.add_done_callback(lambda done: None if done.cancelled() else done.exception())
     return task
 
 
 async def _answer(work: asyncio.Task[T]) -> T:
-    """What the work gives. It goes on though we go away; where it was ended instead, the environment has failed."""
+    """Return the work's result. The work continues if this caller is cancelled; if the work was cancelled, raise
+    EnvFailed.
+    """
     try:
         return await asyncio.shield(work)
     except asyncio.CancelledError:
         caller = asyncio.current_task()
         if work.cancelled() and not (caller is not None and caller.cancelling()):
-            raise EnvFailed("the lease was given back while this was being worked on") from None
+            raise EnvFailed("the lease was released during this request") from None
         raise

@@ -1,4 +1,4 @@
-"""Pools on other machines, spread by task. A broken connection is tried again with the same request id."""
+"""Pools on other machines, spread by task. A request over a broken connection is retried with the same id."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ from openclaw_rl.types import Message, Prompt, new_id
 
 TRIES = 4
 FIRST_PAUSE = 0.5
-"""seconds before the second try; each later pause is twice as long"""
+"""seconds before the second attempt; each later pause is twice as long"""
 CONNECT_SECONDS = 10.0
 
 
 class RemotePool:
-    """See `LeasePool`. Each task has a worker of its own; one that is full or away gives way to the next."""
+    """The `LeasePool` for other machines. Each task has its own worker; if it is full or unreachable, the next
+    is used.
+    """
 
     def __init__(
         self,
@@ -45,18 +47,18 @@ class RemotePool:
         self._places: dict[str, str] = {}
 
     async def __aenter__(self) -> Self:
-        """Learn the tasks from the first worker that answers."""
-        found = None
+        """Read the tasks from the first worker that answers."""
+        listing = None
         for worker in self._workers:
             try:
-                found = await self._call("GET", f"{worker}/v1/tasks")
+                listing = await self._call("GET", f"{worker}/v1/tasks")
                 break
             except EnvFailed as error:
                 last = error
-        if found is None:
+        if listing is None:
             await self._client.aclose()
             raise last
-        self._tasks, self.name = tuple(found["tasks"]), str(found["name"])
+        self._tasks, self.name = tuple(listing["tasks"]), str(listing["name"])
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -70,7 +72,7 @@ class RemotePool:
         first = zlib.crc32(task.encode()) % len(self._workers)
         for worker in (*self._workers[first:], *self._workers[:first]):
             try:
-                found = await self._call(
+                answer = await self._call(
                     "POST", f"{worker}/v1/leases", {"task": task, "seed": seed, "request": request}
                 )
             except TooMany as full:
@@ -78,8 +80,8 @@ class RemotePool:
             except _WorkerAway as away:
                 refused = refused or away
             else:
-                self._places[found["lease"]] = worker
-                return Lease(id=found["lease"], prompt=PROMPT.validate_python(found["prompt"]), ttl=found["ttl"])
+                self._places[answer["lease"]] = worker
+                return Lease(id=answer["lease"], prompt=PROMPT.validate_python(answer["prompt"]), ttl=answer["ttl"])
         assert refused is not None
         raise refused
 
@@ -100,14 +102,14 @@ class RemotePool:
             try:
                 await self._call("DELETE", url)
             except EnvFailed:
-                return  # it is away: its own reaper closes the lease
+                return  # it is unreachable: its own reaper closes the lease
 
     async def status(self) -> Mapping[str, Any]:
-        """That of the only worker; of several only where they are, and how many leases are ours."""
+        """Return the only worker's status; for several workers their addresses, and the number of leases held here."""
         if len(self._workers) > 1:
             return {"workers": list(self._workers), "leased here": len(self._places)}
-        found: Mapping[str, Any] = await self._call("GET", f"{self._workers[0]}/v1/status")
-        return found
+        answer: Mapping[str, Any] = await self._call("GET", f"{self._workers[0]}/v1/status")
+        return answer
 
     def _url(self, lease: str, part: str = "") -> str:
         worker = self._places.get(lease)
@@ -116,13 +118,13 @@ class RemotePool:
         return f"{worker}/v1/leases/{quote(lease, safe='')}{part}"
 
     async def _call(self, method: str, url: str, body: dict[str, Any] | None = None) -> Any:
-        """The answer; a connection that breaks is tried again, since what a request did is done once."""
+        """Return the answer; retry a broken connection, since a repeated request is executed once."""
         pause = FIRST_PAUSE
-        for left in range(TRIES - 1, -1, -1):
+        for tries_left in range(TRIES - 1, -1, -1):
             try:
                 return _read(await self._client.request(method, url, json=body))
             except httpx2.TransportError as error:
-                if not left:
+                if not tries_left:
                     what = f"no pool of environments answers at {url}: {type(error).__name__}: {error}"
                     raise _WorkerAway(what, remedy="start it: openclaw-rl envs serve; or change env.workers") from error
             await self._sleep(pause)
@@ -152,18 +154,18 @@ def _read(response: httpx2.Response) -> Any:
     raise TaskRefused(what) if code == REFUSED else EnvFailed(what)
 
 
-# An environment of a pool, for a rollout: it looks like any other.
+# A pool's environment for a rollout, with the interface of any other.
 
 log = logging.getLogger(__name__)
 
 LONGEST_WAIT = 600.0
 """seconds that an episode waits for a place before it fails"""
 GIVE_BACK_SECONDS = 10.0
-"""how long an episode that is ended while it begins waits for its lease, to give it back"""
+"""seconds that a cancelled episode waits for its starting lease, to release it"""
 
 
 class PooledEnv:
-    """See `Env`. It keeps its lease alive in the background, so that a slow reply loses no episode."""
+    """An `Env` from a pool. It renews its lease in the background, so that a slow reply loses no episode."""
 
     def __init__(self, pool: LeasePool, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
         self.name = pool.name
@@ -193,16 +195,16 @@ class PooledEnv:
                 await self._sleep(full.retry_after)
 
     async def _lease_or_give_back(self, task: str, seed: int, request: str) -> Lease:
-        """The lease; whoever goes away while it is being begun gives it back first."""
-        asked = asyncio.ensure_future(self._pool.lease(task, seed=seed, request=request))
+        """Return the lease; if cancelled while it starts, release it first."""
+        leasing = asyncio.ensure_future(self._pool.lease(task, seed=seed, request=request))
         try:
-            return await asyncio.shield(asked)
+            return await asyncio.shield(leasing)
         except asyncio.CancelledError:
-            await _to_its_end(self._give_back(asked))
+            await _to_its_end(self._give_back(leasing))
             raise
 
     async def _give_back(self, asked: asyncio.Future[Lease]) -> None:
-        with contextlib.suppress(OpenClawError, TimeoutError):  # the pool's reaper closes it then
+        with contextlib.suppress(OpenClawError, TimeoutError):  # otherwise the pool's reaper closes it
             lease = await asyncio.wait_for(asked, GIVE_BACK_SECONDS)
             await self._pool.release(lease.id)
 
@@ -211,14 +213,14 @@ class PooledEnv:
             await self._sleep(lease.ttl / 3)
             try:
                 await self._pool.heartbeat(lease.id)
-            except OpenClawError as error:  # the next step will say so too
+            except OpenClawError as error:  # the next step will also fail
                 log.info("pool.heartbeat lease=%s: %s", lease.id, error)
 
     async def step(self, reply: Message) -> Observation:
         return await self._pool.step(self._begun().id, reply, request=new_id())
 
     async def outcome(self) -> float:
-        """What the state is worth now."""
+        """Return the state's current worth."""
         return await self._pool.outcome(self._begun().id, request=new_id())
 
     def _begun(self) -> Lease:
@@ -238,11 +240,11 @@ class PooledEnv:
 
 
 _ending: set[asyncio.Task[None]] = set()
-"""work that nobody may wait for any more"""
+"""work without a waiting caller"""
 
 
 async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
-    """Wait for work that goes on though we are cancelled meanwhile, however often."""
+    """Wait for work that continues however often this caller is cancelled."""
     task = asyncio.create_task(work)
     _ending.add(task)
     task.add_done_callback(_ending.discard)

@@ -1,4 +1,4 @@
-"""A pool behind HTTP, so that environments can live on other machines.
+"""A pool behind HTTP, so that environments can run on other machines.
 
 POST   /v1/leases                 {task, seed, request}
 POST   /v1/leases/{id}/step       {reply, request}
@@ -7,7 +7,7 @@ POST   /v1/leases/{id}/heartbeat
 DELETE /v1/leases/{id}
 GET    /v1/tasks   /v1/status     and, without a key, /healthz
 
-Where there is no key the pool answers loopback names alone and refuses pages of other sites: a step may be a command.
+Without a key the pool answers loopback names only and refuses other sites' pages: a step may be a shell command.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ MESSAGE: TypeAdapter[Message] = TypeAdapter(Message)
 PROMPT: TypeAdapter[Prompt] = TypeAdapter(Prompt)
 OBSERVATION: TypeAdapter[Observation] = TypeAdapter(Observation)
 LARGEST = 64 << 20
-"""bytes of a body"""
+"""maximum bytes in a body"""
 _DEPTH, _VALUES = 64, 1_000_000
-"""how deep a body may be nested, and the most values in it"""
+"""a body's maximum nesting depth, and its maximum number of values"""
 GONE = 410
 REFUSED = "task_refused"
-"""code of a refusal to begin a task that its audit does not admit"""
+"""error code when a task is refused because its audit does not admit it"""
 LEFT = 499
-"""for a caller who went away before it had asked: nobody reads it"""
+"""status for a caller that disconnected before its request was complete; it is never received"""
 
 Handle = Callable[[Request], Awaitable[Response]]
 
 
 def pool_app(pool: EnvPool, *, key: str | None) -> Starlette:
-    """The application. Its reaper runs while it does; at the end every lease is closed."""
+    """Return the application. It runs the pool's reaper; at the end every lease is closed."""
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -96,8 +96,8 @@ class _Handlers:
     async def step(self, request: Request) -> Response:
         body = await _body(request)
         reply = MESSAGE.validate_python(_field(body, "reply", dict))
-        seen = await self._pool.step(request.path_params["id"], reply, request=_field(body, "request", str))
-        return JSONResponse(OBSERVATION.dump_python(seen, mode="json"))
+        observation = await self._pool.step(request.path_params["id"], reply, request=_field(body, "request", str))
+        return JSONResponse(OBSERVATION.dump_python(observation, mode="json"))
 
     async def outcome(self, request: Request) -> Response:
         body = await _body(request)
@@ -136,7 +136,7 @@ def _field(body: dict[str, Any], name: str, kind: type) -> Any:
 
 
 def _guarded(handle: Handle, key: str | None) -> Handle:
-    """The handler behind the key, or where there is none behind the guard against pages; failures in one shape."""
+    """Return the handler behind the key, or without one behind the guard against pages; failures have one format."""
 
     async def guarded(request: Request) -> Response:
         try:
@@ -163,13 +163,13 @@ def _admit(request: Request, key: str | None) -> None:
         refuse_foreign_page(request.headers, ())
         _refuse_form(request)
         return
-    given = request.headers.get("authorization", "").partition(" ")[2].strip()
-    if not hmac.compare_digest(key.encode(), given.encode("utf-8", "replace")):
-        raise NotAllowed("this key is not known" if given else "a key is needed")
+    presented = request.headers.get("authorization", "").partition(" ")[2].strip()
+    if not hmac.compare_digest(key.encode(), presented.encode("utf-8", "replace")):
+        raise NotAllowed("this key is not known" if presented else "a key is needed")
 
 
 def _refuse_form(request: Request) -> None:
-    """Refuse bodies of the types that a browser sends for any page without asking the server first."""
+    """Refuse the content types that a browser sends from any page without a preflight request."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if request.method == "POST" and kind != "application/json":
         raise RequestError("the body is not application/json", status=415, remedy="send content-type: application/json")
