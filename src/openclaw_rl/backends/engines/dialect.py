@@ -127,9 +127,7 @@ class Dialect(Protocol):
     """the remedy for an engine that does not reload weights"""
 
     def reload_requests(self, path: str) -> Sequence[EngineRequest]:
-        """Return the requests, in order, that reload the weights from a folder and clear results cached from the old
-        ones.
-        """
+        """Return the requests, in order, that reload weights from a folder and clear results cached with old ones."""
         ...
 
     def reloaded(self, answer: EngineAnswer) -> str | None:

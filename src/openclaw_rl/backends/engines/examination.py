@@ -87,9 +87,7 @@ async def _adapters(http: EngineHttp, dialect: Dialect) -> EngineFinding:
 
 
 async def _rank(http: EngineHttp, dialect: Dialect, facts: EngineFacts, rank: int, folder: Path) -> EngineFinding:
-    """Read the engine's rank limit, or request an adapter of this rank without weights, so that the error has the
-    limit.
-    """
+    """Read the engine's rank limit, or request an adapter of this rank without weights to get an error with it."""
     limit = facts.lora_rank
     if limit is None:
         parent = folder if await asyncio.to_thread(folder.is_dir) else None

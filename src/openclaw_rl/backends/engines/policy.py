@@ -247,9 +247,7 @@ class EnginePolicy(RemotePolicy):
         return self._up().asleep()
 
     async def _smoke(self, name: str | None) -> None:
-        """Sample one token from newly loaded weights, so that weights that are not finite fail before any request uses
-        them.
-        """
+        """Sample one token from newly loaded weights, so that non-finite weights fail before any request."""
         prompt = (next(iter(self._encoder().ends)),)
         call = GenerateCall(
             adapter=name, prompt=prompt, sampling=Sampling(temperature=0.0), limit=1, ends=(), scope="", guidance=None

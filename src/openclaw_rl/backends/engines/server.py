@@ -34,8 +34,10 @@ PATIENCE: Final = 1800.0
 
 
 class EngineServer:
-    """The connection to an engine. ``launched`` None: the engine is external; ``find`` returns its address if that may
-    change. ``returned`` is called when it answers again after an outage.
+    """The connection to an engine.
+
+    ``launched`` None: the engine is external; ``find`` returns its address if that may change. ``returned`` is called
+    when it answers again after an outage.
     """
 
     def __init__(

@@ -63,8 +63,9 @@ class EngineSettings:
 
     @property
     def follows(self) -> bool:
-        """Return True if an engine started by another process in the run may be used: it needs adapters, since two
-        processes cannot change one engine's weights.
+        """Return True if another process's engine may be used.
+
+        Versions must be adapters, since two processes cannot change one engine's weights.
         """
         return self.follow and self.launched and self.lora
 
@@ -132,9 +133,7 @@ class Guide:
     trigger: str | None = None
 
     def held(self, text: str) -> bool:
-        """Return True if the constraint was active in a reply with this text; text before it is sampled as without a
-        guide.
-        """
+        """Return True if the constraint was active in a reply with this text; without it, sampling is unchanged."""
         return self.trigger is None or self.trigger in text
 
 

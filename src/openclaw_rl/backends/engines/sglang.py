@@ -100,9 +100,7 @@ class SglangDialect:
         return body if call.adapter is None else body | {"lora_path": call.adapter}
 
     def chunk(self, event: Mapping[str, Any], *, taken: int, temperature: float, top: int) -> TokenChunk:
-        """Parse an event with the whole reply so far, or with its new part, as the engine is configured; both end with
-        the new tokens.
-        """
+        """Parse an event: the whole reply so far or its new part, by configuration; both end with the new tokens."""
         if "choices" in event:
             return _whole(event["choices"][0])
         if "meta_info" not in event:

@@ -238,8 +238,10 @@ class _Waiting:
 
 
 class WeightShelf:
-    """The version in the engine, and the queue for others. ``paths`` maps versions to directories, None for the base
-    model, whose directory is ``base``; ``live`` returns the version with priority.
+    """The version in the engine, and the queue for others.
+
+    ``paths`` maps versions to directories, None for the base model, whose directory is ``base``; ``live`` returns the
+    version with priority.
     """
 
     def __init__(
@@ -281,9 +283,7 @@ class WeightShelf:
 
     @asynccontextmanager
     async def taking_up(self) -> AsyncIterator[None]:
-        """Hold requests that name no version until the block has made another one live; start when the engine
-        is idle.
-        """
+        """Hold requests without a version until the block has switched the live one; start when idle."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._until(lambda: not self._users), PATIENCE)
         self._loads += 1

@@ -293,9 +293,7 @@ def fits(settings: TinkerTrainerSettings, batch: TrainBatch) -> bool:
 
 
 def token_advantages(batch: TrainBatch, aggregate: str) -> Tensor:
-    """Return [N] each token's advantage weighted by its share in the mean, as the service sums; 0 for uncounted
-    tokens.
-    """
+    """Return [N] advantages weighted by each token's share in the mean, as the service sums; 0 if uncounted."""
     counted = batch.mask & batch.has_advantage[batch.sample]
     if aggregate == "token":
         share = counted.float() / counted.sum().clamp_min(1)

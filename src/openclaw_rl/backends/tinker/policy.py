@@ -179,9 +179,7 @@ class TinkerPolicy(RemotePolicy):
         self._versions.know(version)
 
     async def load(self, version: Version) -> None:
-        """Open the sampler for ``version`` beside the running one and make it live. Requests in flight finish on their
-        version.
-        """
+        """Open the sampler for ``version`` and make it live. Requests in flight finish on their version."""
         await self.admit(version)
         self._versions.live = version.number
         self._versions.loaded(version.number)

@@ -73,8 +73,7 @@ class TinkerStep:
 
 
 class TinkerTrainer:
-    """LoRA at the service, as a `Trainer`. A step needs only its parent's directory, which records its weights'
-    address.
+    """LoRA at the service, as a `Trainer`. A step needs only its parent's directory with the weights' address.
 
     A failed step leaves no version, and the next step starts again from its parent's weights.
     """
@@ -216,18 +215,14 @@ class TinkerTrainer:
         return norms if rehearsal else (*norms, weighed)[-HISTORY:]
 
     async def _in_two_passes(self, found: Lookup, adam: Any, metrics: dict[str, float]) -> float | None:
-        """Run the forward pass there, the loss and its gradient here, the backward pass there; return the gradient
-        norm.
-        """
+        """Run both passes there, the loss and its gradient here; return the gradient norm."""
         values = await self._passes.forward(self._student, found.rows)
         gradients = self._gradients(found, values, metrics)
         backward = self._passes.backward(self._student, found.rows, gradients)
         return (await self._both(backward, adam))[1]
 
     async def _in_one_pass(self, found: Lookup, adam: Any, metrics: dict[str, float]) -> tuple[float | None, bool]:
-        """Use the service's own loss; return the gradient norm and True if the loss equals ours. Discard the step if
-        not.
-        """
+        """Use the service's own loss; return the norm, and False if the loss differs and the step was discarded."""
         passed, norm = await self._both(lookups.surrogate_pass(self.session, self._student, self.settings, found), adam)
         outputs = [logprobs_of(values_) for values_ in passed.loss_fn_outputs]
         values = [values_[-len(row.ids) :, None] for values_, row in zip(outputs, found.rows, strict=True)]

@@ -198,9 +198,7 @@ def _words(error: BaseException) -> str:
 
 
 class BillingNotices(logging.Handler):
-    """A log handler that detects the SDK waiting because of the account: it would wait for an hour before
-    reporting it.
-    """
+    """A log handler that detects the SDK waiting for payment; the SDK itself reports it only after an hour."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

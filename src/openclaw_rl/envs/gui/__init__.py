@@ -1,3 +1,1 @@
-"""The gui environment: a real browser, observed as a numbered accessibility tree, with actions by mouse and
-keyboard.
-"""
+"""The gui environment: a real browser as a numbered accessibility tree, with mouse and keyboard actions."""

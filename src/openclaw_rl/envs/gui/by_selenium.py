@@ -27,9 +27,7 @@ class SeleniumBrowser:
 
     @classmethod
     async def launch(cls, launcher: Path) -> SeleniumBrowser:
-        """Start the browser with this script and connect through a pipe: the browser's network is separate from
-        ours.
-        """
+        """Start the browser with this script and connect by a pipe: the browser has a separate network."""
         thread = ThreadPoolExecutor(1, thread_name_prefix="selenium")
         try:
             driver = await asyncio.get_running_loop().run_in_executor(thread, _start, launcher)
@@ -132,9 +130,7 @@ def _start(launcher: Path) -> Any:
 
 
 def _environment(launcher: Path) -> dict[str, str]:
-    """Return chromedriver's environment: it is killed at the end, so its temporary folders are beside the launcher and
-    are removed with it.
-    """
+    """Return chromedriver's environment: it is killed, so its folders are beside the launcher, to be removed too."""
     return {"PATH": PATH, "HOME": str(launcher.parent), "TMPDIR": str(launcher.parent)}
 
 

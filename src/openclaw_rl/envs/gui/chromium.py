@@ -115,9 +115,7 @@ def write_launcher(folder: Path, settings: BrowserSettings, group: cgroups.Contr
 
 
 def _apart(settings: BrowserSettings) -> list[str]:
-    """Return bubblewrap's arguments: namespaces, programs, pages; no environment variables or homes from this
-    machine.
-    """
+    """Return bubblewrap's arguments: namespaces, programs, pages; not the host's environment or homes."""
     visible = [
         "/etc/fonts",
         "/etc/chromium",

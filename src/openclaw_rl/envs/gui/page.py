@@ -93,9 +93,7 @@ class GuiPage:
         return True
 
     async def locate(self, number: int) -> Point:
-        """Scroll an element into view and return a point on it that a click would hit; raise Refused if there
-        is none.
-        """
+        """Scroll an element into view and return a clickable point on it; raise Refused if there is none."""
         location = await self._told("locate", number)
         x, y = location["point"]
         return x, y

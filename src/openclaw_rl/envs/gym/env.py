@@ -249,8 +249,7 @@ class GymnasiumEnv:
 def _range(
     id: str, env: Any, arguments: Mapping[str, Any], lowest: float | None, highest: float | None
 ) -> tuple[float, float]:
-    """Return an episode's minimum and maximum return: configured, or stated by the environment or Gymnasium's
-    documentation.
+    """Return an episode's return range: configured, from the environment, or from Gymnasium's documentation.
 
     Raise ConfigError if one is unknown: on a wrong scale every episode could have the same reward.
     """
@@ -279,9 +278,7 @@ def _warn_outside(id: str, lowest: float, highest: float) -> None:
 
 
 def _made(id: str, arguments: Mapping[str, Any]) -> Any:
-    """Create the environment with this name; raise ConfigError with the message from Gymnasium or the user's
-    function.
-    """
+    """Create the named environment; raise ConfigError with Gymnasium's or the user function's message."""
     file, _, function = id.partition(":")
     if file.endswith(".py"):
         make = load_function(Path(file).expanduser(), function, "env.options.id")

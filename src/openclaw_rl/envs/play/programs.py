@@ -97,9 +97,7 @@ def _interpreters(path: Path) -> Sequence[Path]:
 
 
 def _shown(folders: Sequence[Path]) -> list[Path]:
-    """Remove duplicates, and folders inside others or in /usr; raise ConfigError for a folder that would cover
-    a task.
-    """
+    """Drop duplicates and folders in others or in /usr; raise ConfigError for one that would cover a task."""
     candidates = sorted(
         {folder for folder in folders if not folder.is_relative_to(_THERE) and folder.parts[1:2] != ("bin",)}
     )

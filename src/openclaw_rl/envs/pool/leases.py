@@ -72,9 +72,7 @@ _REMEMBERED = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """A lease on a started environment for one episode: its id, the first prompt, and its lifetime in seconds without
-    requests.
-    """
+    """A started environment for one episode: its id, the first prompt, and its idle lifetime in seconds."""
 
     id: str
     prompt: Prompt
@@ -331,9 +329,7 @@ def _once_task(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
 
 
 async def _answer(work: asyncio.Task[T]) -> T:
-    """Return the work's result. The work continues if this caller is cancelled; if the work was cancelled, raise
-    EnvFailed.
-    """
+    """Return the result. The work continues if this caller is cancelled; raise EnvFailed if the work was."""
     try:
         return await asyncio.shield(work)
     except asyncio.CancelledError:

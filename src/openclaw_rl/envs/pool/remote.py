@@ -25,9 +25,7 @@ CONNECT_SECONDS = 10.0
 
 
 class RemotePool:
-    """The `LeasePool` for other machines. Each task has its own worker; if it is full or unreachable, the next
-    is used.
-    """
+    """The `LeasePool` for other machines. Each task has its own worker; the next is used if it is unavailable."""
 
     def __init__(
         self,

@@ -1,6 +1,4 @@
-"""The input to a scripted solution: the task's words, the screen that an agent sees, and its progress. Pure
-functions.
-"""
+"""The input to a scripted solution: the task's words, the agent's screen, and the progress. Pure functions."""
 
 from __future__ import annotations
 
