@@ -100,7 +100,7 @@ class AdapterShelf:
         self._kept.add(number)
 
     def let_go(self, number: int) -> None:
-        """Release a version; it is unloaded after the last request that uses it."""
+        """Release a version, so that it may be unloaded once no request uses it."""
         self._kept.discard(number)
         self._tidy()
 
@@ -227,7 +227,7 @@ PATIENCE: Final = 5.0
 LINGER: Final = 1.0
 """seconds without a request before the engine returns to the live version"""
 _SECONDS: Final = 1800.0
-"""to read the largest model from disk"""
+"""seconds to read the largest model from disk"""
 
 
 @dataclass(eq=False, slots=True)
@@ -283,7 +283,7 @@ class WeightShelf:
 
     @asynccontextmanager
     async def taking_up(self) -> AsyncIterator[None]:
-        """Hold requests without a version until the block has switched the live one; start when idle."""
+        """Hold requests without a version while the block switches the live one; start when idle or after PATIENCE."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._until(lambda: not self._users), PATIENCE)
         self._loads += 1

@@ -33,7 +33,7 @@ from openclaw_rl.ports import EngineFinding
 KINDS: Final = ("prefill", "sample", "train")
 """the uses of a token, as prices name them"""
 _SECONDS: Final = 1.0
-"""between two writes of the file, and two reads of other processes' files"""
+"""seconds between two writes of the file, and two reads of other processes' files"""
 _MILLION: Final = 1e6
 
 

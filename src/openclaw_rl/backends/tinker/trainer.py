@@ -59,7 +59,7 @@ _ANY_TOKEN: Final = 2**31
 """a bound above any vocabulary: the service checks its own, and refuses ids beyond it"""
 _DELETED_AT_ONCE: Final = 16
 _DELETING_SECONDS: Final = 20.0
-"""for deleting unneeded checkpoints after a step; the remainder waits for the next step"""
+"""seconds for deleting unneeded checkpoints after a step; the remainder waits for the next step"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

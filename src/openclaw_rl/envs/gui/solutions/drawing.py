@@ -39,7 +39,7 @@ def into_box(view: View) -> Move | None:
 
 
 def shapes_into_box(view: View) -> Move | None:
-    """Drag one shape after another to a free place in the box."""
+    """Drag one shape after another into the box."""
     box = next(element for element in view.all("rect") if "shape-container" in element.name)
     kind = view.found(r"Drag all (\w+)s into")
     roles = {"circle": "circle", "rectangle": "rect", "triangle": "triangle"}

@@ -232,7 +232,7 @@ def completed(view: View) -> Move | None:
 
 
 def scrolled(view: View) -> Move | None:
-    """Scroll to the end, whatever the text's length."""
+    """Scroll to the named end in `_SCROLLS` steps, then submit."""
     if view.made < _SCROLLS:
         direction = "up" if "top" in view.asked else "down"
         return Move(tool="scroll", arguments={"direction": direction, "element": view.all("textbox")[0].number})
