@@ -113,7 +113,7 @@ class EnginePolicy(RemotePolicy):
     # --- life
 
     async def start(self) -> None:
-        """Read the model's files and reach the engine, or start it; raise ModelRefused with the remedy on failure."""
+        """Read the model's files and reach or start the engine; raise ModelRefused or BackendDown with the remedy."""
         if self._server is not None:
             return
         settings = self._settings

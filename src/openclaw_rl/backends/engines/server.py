@@ -94,7 +94,7 @@ class EngineServer:
         }
 
     async def start(self) -> EngineFacts:
-        """Start the engine, or reach the running one; raise ModelRefused with the reason and the remedy on failure."""
+        """Start the engine, or reach the running one; raise ModelRefused or BackendDown with reason and remedy."""
         self.state = "starting"
         try:
             await self._open()
