@@ -138,7 +138,7 @@ class TinkerPolicy(RemotePolicy):
     # --- life
 
     async def start(self) -> None:
-        """Read the model's tokenizer and reach the service; raise ModelRefused with the remedy on failure."""
+        """Read the model's tokenizer and reach the service; raise ModelRefused or BackendDown with the remedy."""
         if self._text is not None:
             return
         settings = self._settings

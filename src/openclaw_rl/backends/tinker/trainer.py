@@ -98,7 +98,7 @@ class TinkerTrainer:
         return f"tinker at {self.session.url}{kl}" if self._chat is not None else None
 
     async def start(self) -> None:
-        """Read the tokenizer and open a session; raise ModelRefused with the remedy on failure."""
+        """Read the tokenizer and open a session; raise ModelRefused or BackendDown with the remedy."""
         async with self._lock:
             await self._ensure()
 
