@@ -129,8 +129,8 @@ def test_rows_may_stand_one_to_a_line_and_without_a_split_the_id_decides(bench: 
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        ("[", "holds no instances: Expecting value"),
-        ('[{"instance_id": "a"}]', "holds no instances: repo: Field required"),
+        ("[", "has no valid instances: Expecting value"),
+        ('[{"instance_id": "a"}]', "has no valid instances: repo: Field required"),
     ],
 )
 def test_a_file_that_is_no_list_of_rows_is_refused_with_the_field(tmp_path: Path, rows: str, said: str) -> None:
@@ -142,7 +142,7 @@ def test_a_file_that_is_no_list_of_rows_is_refused_with_the_field(tmp_path: Path
 def test_what_is_missing_or_misspelt_is_named_with_the_remedy(bench: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="env.swe_bench_path is not set; set SWE_BENCH_PATH to a folder"):
         make_env(None)
-    with pytest.raises(ConfigError, match=r"holds neither instances.json nor .* envs make-swe"):
+    with pytest.raises(ConfigError, match=r"contains neither instances.json nor .* envs make-swe"):
         make_env(tmp_path)
     with pytest.raises(ConfigError, match="no rung 'x' in swe; known: tiny__shapes"):
         make_env(bench, rungs=("x",))
@@ -478,7 +478,7 @@ def test_the_command_wants_one_kind_and_says_what_pip_said(monkeypatch: pytest.M
     told = CliRunner().invoke(cli, ["envs", "make-swe", "--package", "x", "--to", str(tmp_path)])
     assert str(told.exception) == "make-swe makes pairs or mutants; give one of --pairs and --mutants"
     monkeypatch.setattr(making, "_pip", lambda *words: "nothing of use")
-    with pytest.raises(ConfigError, match="pip knows no releases of x"):
+    with pytest.raises(ConfigError, match="pip found no releases of x"):
         making.versions("x")
 
 

@@ -1,8 +1,8 @@
-"""Runs what nobody has read, apart from the machine.
+"""Isolation of untrusted programs from the machine.
 
-programs     one Python program, with nothing but the interpreter around it
-bubblewrap   a room with files of its own, for commands and shells: what environments lease
-container    the same contract through Podman or Docker, for who prefers them
+programs     one Python program, with only the interpreter available to it
+bubblewrap   a sandbox with its own files, for commands and shells; environments lease these
+container    the same contract through Podman or Docker
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ __all__ = [
 
 
 async def open_sandbox(settings: SandboxSettings) -> Sandbox:
-    """A new sandbox of the driver that is wanted. Raises NoSandbox, with the remedy, where it cannot be had."""
+    """Open a new sandbox with the configured driver; raise NoSandbox, with the remedy, if the machine cannot provide
+    it.
+    """
     if settings.driver != "bubblewrap":
         from openclaw_rl.envs.sandbox.container import ContainerSandbox
 

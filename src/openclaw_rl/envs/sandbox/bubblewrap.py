@@ -1,4 +1,4 @@
-"""The sandbox that needs nothing but bubblewrap: no daemon, no image, no root."""
+"""A sandbox that needs only bubblewrap: no daemon, no image, no root."""
 
 from __future__ import annotations
 
@@ -23,17 +23,19 @@ from openclaw_rl.envs.sandbox.terminal import TerminalShell
 from openclaw_rl.errors import NoSandbox
 
 KEPT = 64 << 10
-"""bytes of a command's output that are kept"""
+"""output bytes kept per command"""
 _CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_SERVICE")
 _FOR_MANY = ("SETUID", "SETGID", "SETFCAP")
 _NOT_STARTED = 127
-"""exit code of a command that its sandbox has no program, library or folder for, as in a shell"""
+"""exit code for a command whose program, library or folder is missing in the sandbox, as in a shell"""
 View = Literal["own", "sealed", "clean"]
-"""the files that a command sees: as they are; with `SYSTEM` of the beginning; those of the beginning alone"""
+"""the files that a command sees: the current ones ("own"), the current ones with the initial `SYSTEM` ("sealed"), or
+only the initial ones ("clean")
+"""
 
 
 class BubblewrapSandbox:
-    """See `Sandbox`. Commands run as root of a user namespace, which is nobody outside."""
+    """See `Sandbox`. Commands run as root of a user namespace, without privileges outside it."""
 
     def __init__(self, holder: Holder, group: ControlGroup, settings: SandboxSettings) -> None:
         self._holder = holder
@@ -47,7 +49,7 @@ class BubblewrapSandbox:
 
     @classmethod
     async def open(cls, settings: SandboxSettings) -> BubblewrapSandbox:
-        """A new, empty one. Raises NoSandbox, with the remedy, where this machine cannot keep it apart."""
+        """Open a new, empty sandbox; raise NoSandbox, with the remedy, if this machine cannot isolate it."""
         limits = settings.limits
         group = cgroups.make_group(memory=limits.memory, processes=limits.processes)
         try:
@@ -81,7 +83,7 @@ class BubblewrapSandbox:
         cwd: str = HOME,
         env: Mapping[str, str] = MappingProxyType({}),
     ) -> CommandResult:
-        """Run it as a task of its own, so that `close` can end it."""
+        """Run the command as a separate task, so that `close` can end it."""
         self._check_open()
         task = asyncio.ensure_future(self._execute(command, limits=limits, shown=shown, stdin=stdin, cwd=cwd, env=env))
         self._running.add(task)
@@ -111,7 +113,7 @@ class BubblewrapSandbox:
             return await begin(command, cwd=cwd, env=env, view=None)
         except NotBegun as error:
             await self._holder.make_clean(self._settings)
-            # raises where the machine is at fault
+            # raises if the machine is at fault
             await begin(["sh", "-c", ":"], cwd="/", env={}, view="sealed" if self._sealed else "clean")
             return CommandResult(code=_NOT_STARTED, output=f"{error.what}\n", seconds=0.0)
 
@@ -126,7 +128,7 @@ class BubblewrapSandbox:
         env: Mapping[str, str],
         view: View | None,
     ) -> CommandResult:
-        """Raises NotBegun where bubblewrap could not begin it."""
+        """Run the command; raise NotBegun if bubblewrap could not start it."""
         with ProcessNamespace(filtered=self._filter) as inside:
             line = self.command(command, inside, cwd=cwd, env=env, view=view)
             return await execute(line, within=inside, limits=limits, shown=shown, stdin=stdin)
@@ -140,7 +142,7 @@ class BubblewrapSandbox:
         env: Mapping[str, str],
         view: View | None = None,
     ) -> list[str]:
-        """The whole command line: into the group and its limits, into the namespaces, into bubblewrap."""
+        """Return the full command line: join the control group, set limits, enter the namespaces, start bubblewrap."""
         view = view or ("sealed" if self._sealed else "own")
         limits = self._settings.limits
         words = {"PATH": PATH, "HOME": HOME, "USER": "root", "LANG": "C.UTF-8", "TERM": "dumb", **env}
@@ -165,20 +167,22 @@ class BubblewrapSandbox:
         ]
 
     def _files(self, view: View) -> list[str]:
-        """The sandbox's own files, and read-only what is shown of this machine."""
+        """Return options for the sandbox's own files, and read-only for the host folders it exposes."""
         clean = self._settings.root or CLEAN
         system = [part for place in self._system(clean) for part in place] if view == "sealed" else []
-        shown = [] if self._settings.root else ["/usr", *SHOWN, *_unmerged()]
-        found = [part for path in shown if Path(path).is_dir() for part in ("--ro-bind", path, path)]
+        exposed = [] if self._settings.root else ["/usr", *SHOWN, *_unmerged()]
+        options = [part for path in exposed if Path(path).is_dir() for part in ("--ro-bind", path, path)]
         if view == "clean":
-            return ["--ro-bind", clean, "/", *found]
+            return ["--ro-bind", clean, "/", *options]
         as_root = os.geteuid() == 0
         for number, path in enumerate(self._settings.binds):
-            found += ["--ro-bind", f"/mnt/binds/{number}" if as_root else path, path]
-        return ["--bind", ROOT, "/", *system, *found]
+            options += ["--ro-bind", f"/mnt/binds/{number}" if as_root else path, path]
+        return ["--bind", ROOT, "/", *system, *options]
 
     def _system(self, clean: str) -> Iterator[tuple[str, ...]]:
-        """Arguments that put each folder of `SYSTEM` over an agent's; where a system has no /etc, an empty one."""
+        """Yield options that cover the agent's `SYSTEM` folders with the initial ones; a system without /etc gets an
+        empty /etc.
+        """
         if self._settings.root is None:
             yield "--ro-bind", f"{clean}/etc", "/etc"
             return
@@ -207,9 +211,9 @@ class BubblewrapSandbox:
 
     async def write(self, path: str, content: bytes, *, executable: bool = False) -> None:
         script = 'mkdir -p -- "$(dirname -- "$1")" && cat > "$1" && chmod "$2" -- "$1"'
-        done = await self.run(["sh", "-c", script, "sh", path, "755" if executable else "644"], stdin=content)
-        if not done.ok:
-            raise OSError(f"{path} could not be written in the sandbox: {done.output.strip() or done.stopped}")
+        result = await self.run(["sh", "-c", script, "sh", path, "755" if executable else "644"], stdin=content)
+        if not result.ok:
+            raise OSError(f"{path} could not be written in the sandbox: {result.output.strip() or result.stopped}")
 
     async def read(self, path: str, *, most: int) -> bytes:
         self._check_open()
@@ -220,9 +224,9 @@ class BubblewrapSandbox:
         return await asyncio.to_thread(self._outside().names, path)
 
     def _outside(self) -> OutsideFiles:
-        shown = [] if self._settings.root else ["/usr", *SHOWN, *_unmerged()]
-        there = [path for path in (*shown, *self._settings.binds) if Path(path).is_dir()]
-        return OutsideFiles(self._holder.outside, {path: path for path in there})
+        exposed = [] if self._settings.root else ["/usr", *SHOWN, *_unmerged()]
+        folders = [path for path in (*exposed, *self._settings.binds) if Path(path).is_dir()]
+        return OutsideFiles(self._holder.outside, {path: path for path in folders})
 
     async def seal(self) -> None:
         self._check_open()
@@ -230,7 +234,7 @@ class BubblewrapSandbox:
             return
         self._sealed = True
         await self._end_all()
-        self._groups.append(self._group)  # what an agent filled memory with stays with its own group
+        self._groups.append(self._group)  # memory that an agent filled still counts against the agent's own group
         self._group = cgroups.make_group(memory=self._settings.limits.memory, processes=self._settings.limits.processes)
         await self._holder.make_clean(self._settings, accounts=True)
 
@@ -248,7 +252,7 @@ class BubblewrapSandbox:
                 group.close()
 
     async def _end_all(self) -> None:
-        """Every command and shell, with all that they began."""
+        """End every command and shell, with all their processes."""
         for task in tuple(self._running):
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
@@ -266,30 +270,30 @@ def _cancelled() -> bool:
 
 
 def _limiting(limits: SandboxLimits, group: ControlGroup) -> str:
-    """A shell script that takes on the limits, then becomes what follows it, after everything that serves people."""
+    """Return a shell script that sets the limits, then runs its arguments at a lower priority than serving."""
     joining = [f"echo $$ > {shlex.quote(file)} || exit 125" for file in group.members]
-    own = {"c": 0, "t": limits.cpu, "f": limits.disk // 512 + 1, "n": 1024}
+    ulimits = {"c": 0, "t": limits.cpu, "f": limits.disk // 512 + 1, "n": 1024}
     if not cgroups.enforced():
-        own["v"] = limits.memory // 1024
-    limiting = [f"ulimit -{name} {value} || exit 125" for name, value in own.items()]
+        ulimits["v"] = limits.memory // 1024
+    limiting = [f"ulimit -{name} {value} || exit 125" for name, value in ulimits.items()]
     limiting += [f"ulimit -u {limits.processes} 2>/dev/null || ulimit -p {limits.processes} || exit 125"]
     return "; ".join([*joining, *limiting, f'exec nice -n {NICE} "$@"'])
 
 
 def _unmerged() -> list[str]:
-    """Folders of programs on systems where they are not links into /usr."""
+    """Return the program folders that are not links into /usr on this system."""
     return [path for path in ("/bin", "/sbin", "/lib", "/lib64") if not Path(path).is_symlink()]
 
 
 def _check(settings: SandboxSettings, group: ControlGroup) -> None:
-    """Raises NoSandbox for what would not be kept apart."""
+    """Raise NoSandbox if these settings would break the isolation."""
     if settings.users == "many" and os.geteuid() != 0:
         raise NoSandbox("a sandbox with several users needs root here", remedy="run as root, or set users = one")
     if settings.root is None:
         return
     if not Path(settings.root, "bin/sh").exists():
         raise NoSandbox(
-            f"{settings.root} holds no system: it has no bin/sh",
+            f"{settings.root} is not a system: it has no bin/sh",
             remedy=f"make one: mmdebstrap --variant=minbase stable {settings.root}",
         )
     if os.geteuid() == 0 and not group.folders:

@@ -1,6 +1,6 @@
-"""Control groups: one limit on the memory and the processes of a whole sandbox, where this machine lets us set it.
+"""Control groups: one limit for all memory and processes of a sandbox, if this machine permits it.
 
-Version 2 where its controllers are delegated to us, else version 1 where it is mounted; looked for, never assumed.
+Uses version 2 if its controllers are delegated to us, else version 1 if it is mounted; both are detected by a trial.
 """
 
 from __future__ import annotations
@@ -22,19 +22,21 @@ from openclaw_rl.types import new_id
 _ROOT = Path("/sys/fs/cgroup")
 _PREFIX = "openclaw-rl-"
 _CLOCKS = 5.0
-"""seconds by which the times of files and of processes may differ"""
+"""tolerance in seconds between file times and process times"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Hierarchy:
-    """A place where groups are made, with the file and the kind of each limit, and of those that may be missing."""
+    """A folder for new groups, with the file and kind of each required limit (``limits``) and each optional one
+    (``wanted``).
+    """
 
     parent: Path
     limits: tuple[tuple[str, str], ...]
     wanted: tuple[tuple[str, str], ...]
 
     def usable(self) -> bool:
-        """Whether a group can be made there whose limits can be set."""
+        """Return True if a group can be created there and its limits set."""
         folder = self.parent / f"{_PREFIX}{os.getpid()}-{new_id()}"
         try:
             folder.mkdir()
@@ -42,7 +44,7 @@ class _Hierarchy:
             return False
         try:
             for file, _ in self.limits:
-                with (folder / file).open("r+") as limit:  # the kernel makes these files; a plain folder has none
+                with (folder / file).open("r+") as limit:  # the kernel creates these files; a plain folder has none
                     limit.write(str(1 << 20))
         except OSError:
             return False
@@ -54,50 +56,50 @@ class _Hierarchy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlGroup:
-    """The folders of one sandbox's group, one for each hierarchy; none where there is no such control."""
+    """The folders of a sandbox's group, one per hierarchy; none if there is no control."""
 
     folders: tuple[Path, ...]
 
     @property
     def members(self) -> tuple[str, ...]:
-        """The files that a process writes itself into."""
+        """The files into which a process writes its id to join."""
         return tuple(str(folder / "cgroup.procs") for folder in self.folders)
 
     def close(self) -> None:
-        """Remove it. The kernel keeps a group that still has a process; it is swept up later."""
+        """Remove the group. The kernel keeps a group that still has a process; `sweep` removes it later."""
         for folder in self.folders:
             with contextlib.suppress(OSError):
                 folder.rmdir()
 
 
 def make_group(*, memory: int, processes: int) -> ControlGroup:
-    """A new group with these limits. The first of a process removes those that killed processes left."""
+    """Create a group with these limits. A process's first call also removes the groups of killed processes."""
     _sweep_once()
     values = {"memory": memory, "swap": memory, "pids": processes, "no swap": 0}
-    made = []
+    folders = []
     for hierarchy in _hierarchies():
         folder = hierarchy.parent / f"{_PREFIX}{os.getpid()}-{new_id()}"
         try:
             folder.mkdir()
-        except OSError:  # what was writable is no more: the limits of each process stay
+        except OSError:  # the folder is no longer writable: the limits per process still apply
             continue
-        made.append(folder)
+        folders.append(folder)
         for file, kind in (*hierarchy.limits, *hierarchy.wanted):
             with contextlib.suppress(OSError):  # a machine without swap has no limit for it
                 (folder / file).write_text(str(values[kind]))
-    return ControlGroup(folders=tuple(made))
+    return ControlGroup(folders=tuple(folders))
 
 
 def enforced() -> bool:
-    """Whether the memory of a whole sandbox can be limited here."""
+    """Return True if the total memory of a sandbox can be limited here."""
     return any(kind == "memory" for hierarchy in _hierarchies() for _, kind in hierarchy.limits)
 
 
 def sweep() -> int:
-    """Remove groups whose process has ended without removing them; how many."""
+    """Remove groups whose process ended without removing them; return their number."""
     swept = 0
-    for folder in (each for hierarchy in _hierarchies() for each in abandoned(hierarchy.parent, _PREFIX)):
-        with contextlib.suppress(OSError):  # a process of it has not ended yet
+    for folder in (group for hierarchy in _hierarchies() for group in abandoned(hierarchy.parent, _PREFIX)):
+        with contextlib.suppress(OSError):  # it still has a running process
             folder.rmdir()
             swept += 1
     return swept
@@ -109,7 +111,7 @@ def _sweep_once() -> int:
 
 
 def abandoned(parent: Path, prefix: str) -> list[Path]:
-    """Folders ``PREFIX PID - ...`` whose process is gone, or began after them under the same id."""
+    """Return folders ``PREFIX PID - ...`` whose process has ended, or whose process id belongs to a newer process."""
     return [
         folder
         for folder in parent.glob(f"{prefix}*-*")
@@ -118,7 +120,7 @@ def abandoned(parent: Path, prefix: str) -> list[Path]:
 
 
 def _made_by(owner: str, folder: Path) -> bool:
-    """Whether the process that has this id can have made the folder: it began before."""
+    """Return True if the process with this id is old enough to have created the folder."""
     try:
         stat = Path("/proc", owner, "stat").read_text(encoding="utf-8", errors="replace")
         up = float(Path("/proc/uptime").read_text(encoding="utf-8").split()[0])
@@ -130,54 +132,54 @@ def _made_by(owner: str, folder: Path) -> bool:
 
 @functools.cache
 def _hierarchies() -> Sequence[_Hierarchy]:
-    """Where groups can be made; found out by trying."""
-    own = _own_groups()
+    """Return the hierarchies where groups can be created, determined by a trial."""
+    groups = _own_groups()
     unified = _Hierarchy(
-        parent=_ROOT / own.get("", "/").lstrip("/"),
+        parent=_ROOT / groups.get("", "/").lstrip("/"),
         limits=(("memory.max", "memory"), ("pids.max", "pids")),
         wanted=(("memory.swap.max", "no swap"),),
     )
     if unified.usable():
         return (unified,)
     memory = _Hierarchy(
-        parent=_ROOT / "memory" / own.get("memory", "/").lstrip("/"),
+        parent=_ROOT / "memory" / groups.get("memory", "/").lstrip("/"),
         limits=(("memory.limit_in_bytes", "memory"),),
         wanted=(("memory.memsw.limit_in_bytes", "swap"),),
     )
     pids = _Hierarchy(
-        parent=_ROOT / "pids" / own.get("pids", "/").lstrip("/"), limits=(("pids.max", "pids"),), wanted=()
+        parent=_ROOT / "pids" / groups.get("pids", "/").lstrip("/"), limits=(("pids.max", "pids"),), wanted=()
     )
-    return tuple(each for each in (memory, pids) if each.usable())
+    return tuple(hierarchy for hierarchy in (memory, pids) if hierarchy.usable())
 
 
 def _own_groups() -> dict[str, str]:
-    """The group that this process is in, by controller; "" is version 2."""
-    found: dict[str, str] = {}
+    """Return this process's group by controller; "" is version 2."""
+    groups: dict[str, str] = {}
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
             _, controllers, place = line.split(":", 2)
-            found |= dict.fromkeys(controllers.split(","), place)
-    return found
+            groups |= dict.fromkeys(controllers.split(","), place)
+    return groups
 
 
-# The system calls that a program in the sandbox is refused, as a seccomp filter.
+# The system calls that a sandboxed program may not use, as a seccomp filter.
 #
 # Namespaces and limits leave these open: memory that no limit counts (System V, message queues, files in memory),
-# sockets that no network namespace holds back, namespaces of one's own, keys, and the parts of the kernel that break
-# most often.
+# sockets that network namespaces do not isolate, new namespaces, keys, and the parts of the kernel that break most
+# often.
 
 _ALLOW, _KILL, _FAIL = 0x7FFF0000, 0x80000000, 0x00050000
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
 _NEW_NAMESPACE = 0x7E020000
-"""every flag of clone() that makes a namespace"""
+"""every flag of clone() that creates a namespace"""
 _FOREIGN = 0x40000000
-"""from here on x86-64 has the calls of a second set, which would pass under other numbers"""
+"""first number of x86-64's second call set, which would bypass the filter"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Machine:
-    """The numbers of one architecture."""
+    """The call numbers of one architecture."""
 
     audit: int
     clone: int
@@ -208,24 +210,24 @@ _MACHINES = {
     ),
 }
 _KEPT_APART = (1, 2, 10, 16)
-"""families of sockets that have nothing of the host's: local, IPv4, IPv6, netlink"""
+"""socket families without access to the host: local, IPv4, IPv6, netlink"""
 _CLONE3 = 435
-"""keeps its flags where a filter cannot look; told that it does not exist, the C library takes clone()"""
+"""clone3() keeps its flags in memory that a filter cannot read; on "not implemented", the C library uses clone()"""
 
 
 def program(machine: str = platform.machine(), *, sockets: bool = False) -> bytes:
-    """The filter for this processor. Raises NoSandbox where the numbers of its calls are not known.
+    """Return the filter for this processor; raise NoSandbox if its call numbers are unknown.
 
-    ``sockets`` lets those be opened that a network of one's own holds back.
+    ``sockets`` allows the families that a network namespace isolates.
     """
-    known = _MACHINES.get(machine)
-    if known is None:
-        raise NoSandbox(f"the sandbox knows the system calls of {' and '.join(_MACHINES)}, not those of {machine}")
-    return b"".join(struct.pack("=HBBI", *one) for one in _instructions(known, sockets=sockets))
+    processor = _MACHINES.get(machine)
+    if processor is None:
+        raise NoSandbox(f"the sandbox supports {' and '.join(_MACHINES)}, not {machine}")
+    return b"".join(struct.pack("=HBBI", *instruction) for instruction in _instructions(processor, sockets=sockets))
 
 
 def _instructions(machine: _Machine, *, sockets: bool) -> Iterator[tuple[int, int, int, int]]:
-    """(operation, jump if true, jump if false, operand)"""
+    """Yield (operation, jump if true, jump if false, operand)."""
     yield _LOAD, 0, 0, _ARCHITECTURE
     yield _EQUAL, 1, 0, machine.audit
     yield _RETURN, 0, 0, _KILL
@@ -248,10 +250,10 @@ def _instructions(machine: _Machine, *, sockets: bool) -> Iterator[tuple[int, in
 
 
 def _some_sockets(number: int) -> Iterator[tuple[int, int, int, int]]:
-    """Of a socket only the families that a network namespace keeps apart."""
+    """Yield the instructions that allow only the socket families which a network namespace isolates."""
     yield _LOAD, 0, 0, _NUMBER
     yield _EQUAL, 0, len(_KEPT_APART) + 2, number
     yield _LOAD, 0, 0, _FIRST_ARGUMENT
-    for left, family in zip(range(len(_KEPT_APART), 0, -1), _KEPT_APART, strict=True):
-        yield _EQUAL, left, 0, family
+    for distance, family in zip(range(len(_KEPT_APART), 0, -1), _KEPT_APART, strict=True):
+        yield _EQUAL, distance, 0, family
     yield _RETURN, 0, 0, _FAIL | errno.EPERM

@@ -1,9 +1,8 @@
-"""The same contract through Podman or Docker, for who prefers an image to the programs of this machine.
+"""The sandbox contract through Podman or Docker, with an image in place of this machine's programs.
 
-The container's first process reads from us and ends when we do, and the container with it. Files lie in the container's
-own layer: only the size of each is limited, not that of all. There is no `listen`.
-A sealed one is another container of the same image, with the folders that were changed in the first and are not the
-system's.
+The container's first process reads our pipe and ends with us, and the container with it. Files are in the container's
+own layer: only each file's size is limited, not their total. `listen` is unsupported.
+`seal` starts a second container from the same image and copies the changed folders that are not part of the system.
 """
 
 from __future__ import annotations
@@ -24,21 +23,21 @@ from openclaw_rl.errors import NoSandbox
 from openclaw_rl.types import new_id
 
 KEPT = 64 << 10
-"""bytes of a command's output that are kept"""
+"""output bytes kept per command"""
 BEGIN_SECONDS = 60.0
 _CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_SERVICE")
 _FOR_MANY = ("SETUID", "SETGID")
 _HOUSEKEEPING = SandboxLimits(seconds=30.0, cpu=30, memory=0, processes=0, disk=0, output=1 << 20)
 _COPYING = replace(_HOUSEKEEPING, seconds=120.0)
 _KERNEL = ("dev", "proc", "run", "sys")
-"""folders below the root that hold no files of a task's"""
+"""folders below the root without task files"""
 _OPEN_FILES = 1024
 _MARK = "OPENCLAW_RL_COMMAND"
 _KILL = f'for p in /proc/[0-9]*; do grep -qz "^{_MARK}=$1" "$p/environ" 2>/dev/null && kill -9 "${{p#/proc/}}"; done; :'
 
 
 class ContainerSandbox:
-    """See `Sandbox`. A container that nothing but our commands runs in."""
+    """See `Sandbox`. The container runs only our commands."""
 
     def __init__(self, tool: str, settings: SandboxSettings, container: _Container) -> None:
         self._tool = tool
@@ -49,7 +48,7 @@ class ContainerSandbox:
 
     @classmethod
     async def open(cls, settings: SandboxSettings) -> ContainerSandbox:
-        """A new container. Raises NoSandbox, with the remedy, where it cannot be had."""
+        """Start a new container; raise NoSandbox, with the remedy, if that is not possible."""
         tool = shutil.which(settings.driver)
         if tool is None:
             raise NoSandbox(
@@ -96,7 +95,7 @@ class ContainerSandbox:
             await to_its_end(self._kill(mark))
 
     async def _kill(self, mark: str) -> None:
-        """What the command left behind: killing the tool that began it ends only the tool."""
+        """Kill the command's remaining processes: the kill of the tool that started it ends only the tool."""
         line = [self._tool, "exec", self._container.name, "sh", "-c", _KILL, "sh", mark]
         await execute(line, within=None, env=None, limits=_HOUSEKEEPING, shown=0)
 
@@ -108,35 +107,35 @@ class ContainerSandbox:
 
     async def write(self, path: str, content: bytes, *, executable: bool = False) -> None:
         script = 'mkdir -p -- "$(dirname -- "$1")" && cat > "$1" && chmod "$2" -- "$1"'
-        done = await self.run(["sh", "-c", script, "sh", path, "755" if executable else "644"], stdin=content)
-        if not done.ok:
-            raise OSError(f"{path} could not be written in the sandbox: {done.output.strip() or done.stopped}")
+        result = await self.run(["sh", "-c", script, "sh", path, "755" if executable else "644"], stdin=content)
+        if not result.ok:
+            raise OSError(f"{path} could not be written in the sandbox: {result.output.strip() or result.stopped}")
 
     async def read(self, path: str, *, most: int) -> bytes:
         script = 'test -f "$1" || exit 66; head -c "$2" -- "$1" | base64 | tr -d "\\n"'
         room = 4096 + 2 * most
-        done = await self._execute(
+        result = await self._execute(
             ["sh", "-c", script, "sh", path, str(most)],
             limits=replace(self._settings.limits, output=room),
             shown=2 * room,
             env={},
         )
-        if done.code == 66:
+        if result.code == 66:
             raise FileNotFoundError(f"no file {path} in the sandbox")
-        if not done.ok:
-            raise OSError(f"{path} could not be read in the sandbox: {done.output.strip() or done.stopped}")
-        return base64.b64decode(done.output)
+        if not result.ok:
+            raise OSError(f"{path} could not be read in the sandbox: {result.output.strip() or result.stopped}")
+        return base64.b64decode(result.output)
 
     async def names(self, path: str) -> Sequence[str]:
         script = 'test -d "$1" || exit 66; cd -- "$1" && find . -mindepth 1 -maxdepth 1 -print0 | base64 | tr -d "\\n"'
-        done = await self._execute(
+        result = await self._execute(
             ["sh", "-c", script, "sh", path], limits=self._settings.limits, shown=self._settings.limits.output, env={}
         )
-        if done.code == 66:
+        if result.code == 66:
             raise FileNotFoundError(f"no folder {path} in the sandbox")
-        if not done.ok:
-            raise OSError(f"{path} could not be listed in the sandbox: {done.output.strip() or done.stopped}")
-        listed = base64.b64decode(done.output).decode(errors="replace")
+        if not result.ok:
+            raise OSError(f"{path} could not be listed in the sandbox: {result.output.strip() or result.stopped}")
+        listed = base64.b64decode(result.output).decode(errors="replace")
         return [name.removeprefix("./") for name in listed.split("\0") if name]
 
     async def seal(self) -> None:
@@ -147,16 +146,16 @@ class ContainerSandbox:
         self._sealed = True
         for shell in self._shells:
             await shell.close()
-        left, self._container = self._container, await _Container.begin(self._tool, self._settings)
+        previous, self._container = self._container, await _Container.begin(self._tool, self._settings)
         try:
-            for folder in await left.changed():
-                await self._container.take(folder, left)
+            for folder in await previous.changed():
+                await self._container.take(folder, previous)
         finally:
-            await left.remove()
+            await previous.remove()
 
     async def listen(self, port: int) -> socket.socket:
         raise NoSandbox(
-            f"{self._settings.driver} gives no way into a container's own network",
+            f"{self._settings.driver} cannot reach a container's own network from outside",
             remedy="set env.sandbox.driver = bubblewrap",
         )
 
@@ -168,7 +167,7 @@ class ContainerSandbox:
 
 
 class _Container:
-    """A container whose first process reads from us."""
+    """A container whose first process reads our pipe."""
 
     def __init__(self, tool: str, name: str, process: Process) -> None:
         self._tool = tool
@@ -177,7 +176,7 @@ class _Container:
 
     @classmethod
     async def begin(cls, tool: str, settings: SandboxSettings) -> _Container:
-        """A new one. Raises NoSandbox with the tool's own reason where there is none."""
+        """Start a container; raise NoSandbox with the tool's own reason if it fails."""
         name = f"openclaw-rl-{new_id()}"
         process = await asyncio.create_subprocess_exec(
             tool, *_run_arguments(name, settings), stdin=PIPE, stdout=PIPE, stderr=STDOUT
@@ -195,29 +194,29 @@ class _Container:
         assert self._process.stdin is not None
         self._process.stdin.write(b"begun\n")
         try:
-            said = await asyncio.wait_for(self._process.stdout.readline(), BEGIN_SECONDS)
+            line = await asyncio.wait_for(self._process.stdout.readline(), BEGIN_SECONDS)
         except TimeoutError as error:
-            raise NoSandbox(f"{self._tool} began no container within {BEGIN_SECONDS:g} s") from error
-        if said != b"begun\n":
-            rest = said + await self._process.stdout.read(4096)
-            raise NoSandbox(f"{self._tool} began no container: {rest.decode(errors='replace').strip()[-300:]}")
+            raise NoSandbox(f"{self._tool} started no container within {BEGIN_SECONDS:g} s") from error
+        if line != b"begun\n":
+            output = line + await self._process.stdout.read(4096)
+            raise NoSandbox(f"{self._tool} started no container: {output.decode(errors='replace').strip()[-300:]}")
 
     async def changed(self) -> Sequence[str]:
-        """Names below the root where something was changed, as seen from outside; none of the system's."""
-        done = await self._tool_run("diff", self.name)
-        if not done.ok:
-            raise NoSandbox(f"{self._tool} does not say what was changed in a container: {done.output.strip()[-300:]}")
-        paths = [line[2:].strip("/") for line in done.output.splitlines() if line[:3] in ("A /", "C /", "D /")]
+        """Return the names below the root with changes, as reported from outside; system folders are excluded."""
+        result = await self._tool_run("diff", self.name)
+        if not result.ok:
+            raise NoSandbox(f"{self._tool} cannot list the changes in a container: {result.output.strip()[-300:]}")
+        paths = [line[2:].strip("/") for line in result.output.splitlines() if line[:3] in ("A /", "C /", "D /")]
         return sorted({path.partition("/")[0] for path in paths} - {"", *SYSTEM, *_KERNEL})
 
     async def take(self, folder: str, other: _Container) -> None:
-        """What lies below the root of another under this name, in place of our own."""
+        """Replace our folder of this name below the root with the other container's."""
         await self._tool_run("exec", self.name, "rm", "-rf", "--", f"/{folder}")
         words = ["sh", "-c", '"$0" cp "$1" - | "$0" cp - "$2"', self._tool, f"{other.name}:/{folder}", f"{self.name}:/"]
-        await execute(words, within=None, env=None, limits=_COPYING, shown=KEPT)  # nothing comes of a removed one
+        await execute(words, within=None, env=None, limits=_COPYING, shown=KEPT)  # a removed folder copies nothing
 
     async def remove(self) -> None:
-        """End it with all that runs in it. Safe to call twice."""
+        """End the container and every process in it. Safe to call twice."""
         with contextlib.suppress(OSError):
             await self._tool_run("rm", "--force", self.name)
         if self._process.returncode is None:
@@ -230,7 +229,7 @@ class _Container:
 
 
 class _PipeShell:
-    """See `Shell`. Through pipes, not at a terminal: what a program shows only to people is not seen."""
+    """See `Shell`. Uses pipes, not a terminal: output that programs write only to terminals is missing."""
 
     def __init__(self, entering: Sequence[str], *, limits: SandboxLimits) -> None:
         self._entering = entering
@@ -238,10 +237,10 @@ class _PipeShell:
         self._turn = asyncio.Lock()
 
     async def run(self, command: str, *, seconds: float | None = None) -> CommandResult:
-        """Each command begins a bash that takes up the folder and the variables of the one before."""
+        """Run the command in a new bash that restores the previous command's folder and variables."""
         async with self._turn:
-            kept = "/tmp/.openclaw-rl-shell"
-            before, after = f'. {kept} 2>/dev/null; cd "$PWD" 2>/dev/null', f"declare -p > {kept} 2>/dev/null"
+            state = "/tmp/.openclaw-rl-shell"
+            before, after = f'. {state} 2>/dev/null; cd "$PWD" 2>/dev/null', f"declare -p > {state} 2>/dev/null"
             script = f'{before}; eval "$1"; code=$?; {after}; exit $code'
             limits = self._limits if seconds is None else replace(self._limits, seconds=seconds)
             line = [*self._entering, "bash", "-c", script, "bash", command]
@@ -254,7 +253,7 @@ class _PipeShell:
         return ""
 
     async def close(self) -> None:
-        """Nothing of it runs between commands."""
+        """Do nothing: no process runs between commands."""
 
 
 def _run_arguments(name: str, settings: SandboxSettings) -> list[str]:
@@ -266,7 +265,7 @@ def _run_arguments(name: str, settings: SandboxSettings) -> list[str]:
         *("--memory", str(limits.memory), "--memory-swap", str(limits.memory), "--pids-limit", str(limits.processes)),
         *("--ulimit", f"cpu={limits.cpu}", "--ulimit", f"fsize={limits.disk}", "--ulimit", "core=0"),
         *("--ulimit", f"nofile={_OPEN_FILES}:{_OPEN_FILES}"),
-        *(("--ulimit", f"nproc={limits.processes}") if os.geteuid() == 0 else ()),  # else it counts all of ours
+        *(("--ulimit", f"nproc={limits.processes}") if os.geteuid() == 0 else ()),  # else all our processes count
         *("--shm-size", str(limits.disk), "--security-opt", "no-new-privileges", "--cap-drop", "ALL"),
         *(part for cap in caps for part in ("--cap-add", cap)),
         *(part for path in settings.binds for part in ("--volume", f"{path}:{path}:ro")),
@@ -277,5 +276,5 @@ def _run_arguments(name: str, settings: SandboxSettings) -> list[str]:
 
 def _exec_arguments(name: str, env: Mapping[str, str], *, cwd: str) -> list[str]:
     words = {"HOME": HOME, "LANG": "C.UTF-8", "TERM": "dumb", **env}
-    given = [part for key, value in words.items() for part in ("--env", f"{key}={value}")]
-    return ["exec", "--interactive", "--workdir", cwd, *given, name]
+    variables = [part for key, value in words.items() for part in ("--env", f"{key}={value}")]
+    return ["exec", "--interactive", "--workdir", cwd, *variables, name]

@@ -1,4 +1,4 @@
-"""What a sandbox promises, whatever keeps it apart: its limits, how a command ended, the room itself, its shell."""
+"""The contract of every sandbox driver: limits, command results, the sandbox and its shell."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 HOME = "/root"
-"""where commands begin"""
+"""working directory in which commands start"""
 
 SYSTEM = ("bin", "etc", "lib", "lib32", "lib64", "libx32", "sbin", "usr")
 """folders below the root that decide how every program runs"""
@@ -19,10 +19,10 @@ Users = Literal["one", "many"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxLimits:
-    """What may be used. ``seconds`` and ``output`` (bytes) are of one command, ``cpu`` (seconds) of each process.
+    """Resource limits. ``seconds`` and ``output`` (bytes) apply to one command, ``cpu`` (seconds) to each process.
 
-    ``disk`` is what all files may take together, and the most that one may. ``processes`` counts threads too.
-    ``memory`` is of the whole sandbox where this machine has control groups for us, of each process elsewhere.
+    ``disk`` limits all files together and each file. ``processes`` counts threads too. ``memory`` applies to the whole
+    sandbox if this machine offers control groups, else to each process.
     """
 
     seconds: float
@@ -35,11 +35,11 @@ class SandboxLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxSettings:
-    """How a sandbox is made.
+    """Settings for one sandbox.
 
-    ``root`` None shows the programs of this machine, read-only, and nothing else of it; a folder (or, for a container
-    driver, an image) is a system of its own. ``users`` "many" lets root inside become others. ``binds`` are folders of
-    this machine to show, read-only, under their own paths.
+    ``root`` None exposes this machine's programs, read-only, and no other host files; a folder (or, for a container
+    driver, an image) supplies a separate system. ``users`` "many" lets root inside switch to other users. ``binds`` are
+    host folders to mount read-only at their host paths.
     """
 
     limits: SandboxLimits
@@ -51,9 +51,9 @@ class SandboxSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandResult:
-    """How a command ended. ``code`` None: it was stopped, for the reason in ``stopped``.
+    """The result of a command. ``code`` is None if it was stopped, for the reason in ``stopped``.
 
-    ``output`` is what it printed, stdout and stderr as they came; of too much, the head and the tail.
+    ``output`` interleaves stdout and stderr in order; output over the limit is cut to its head and tail.
     """
 
     code: int | None
@@ -67,34 +67,34 @@ class CommandResult:
 
 
 class Shell(Protocol):
-    """A shell that lives on between commands, at a terminal: its folder, its variables and its background jobs stay.
+    """A persistent shell at a terminal: its folder, variables and background jobs last from command to command.
 
-    What it reports is the agent's own view: a checker asks `Sandbox.run`, which nothing inside can answer for.
+    Its results are the agent's own view: a checker uses `Sandbox.run`, which no process inside can fake.
     """
 
     async def run(self, command: str, *, seconds: float | None = None) -> CommandResult:
-        """One command to its end. Out of time it gets Ctrl-C; a shell that does not come back is begun anew."""
+        """Run one command to its end; at its time limit send Ctrl-C, and restart the shell if it does not recover."""
         ...
 
     async def type(self, keys: str) -> None:
-        """Send keys to the terminal, as they are."""
+        """Send keys to the terminal, unchanged."""
         ...
 
     async def seen(self) -> str:
-        """What came to the terminal since the last look, without waiting."""
+        """Return the terminal output since the last read, without waiting."""
         ...
 
     async def close(self) -> None:
-        """End it and all that was begun in it. Safe to call twice."""
+        """End the shell and every process it started. Safe to call twice."""
         ...
 
 
 class Sandbox(Protocol):
-    """A room apart from the machine, for one lease.
+    """An isolated environment for one lease.
 
-    Files stay until `close`, processes only as long as their command or shell. There is no network but its own
-    loopback, nothing of the host's environment, and what runs in it cannot see, touch or outlive anything else.
-    Commands of one sandbox may run at once. Raises NoSandbox where it cannot be kept apart any more.
+    Files last until `close`, processes only as long as their command or shell. The network is the sandbox's own
+    loopback; the host's environment variables are absent, and programs inside cannot see, touch or outlive anything
+    outside. Commands may run concurrently. Methods raise NoSandbox when isolation is no longer possible.
     """
 
     async def run(
@@ -106,49 +106,49 @@ class Sandbox(Protocol):
         cwd: str = HOME,
         env: Mapping[str, str] | None = None,
     ) -> CommandResult:
-        """Run a program in processes of its own; all of them are gone when this returns. ``seconds``: the limit's."""
+        """Run a program in new processes, all of which have ended on return. ``seconds`` defaults to the limit."""
         ...
 
     async def shell(self) -> Shell:
-        """Begin a shell (bash, at a terminal)."""
+        """Start a shell (bash, at a terminal)."""
         ...
 
     async def write(self, path: str, content: bytes, *, executable: bool = False) -> None:
-        """Put a file there, with the folders above it. ``path`` is the sandbox's own: a link leads nowhere outside."""
+        """Write a file and create its parent folders. ``path`` is inside the sandbox: links never lead to the host."""
         ...
 
     async def read(self, path: str, *, most: int) -> bytes:
-        """The first bytes of a file. Raises FileNotFoundError where there is none."""
+        """Return the first ``most`` bytes; raise FileNotFoundError if the file does not exist."""
         ...
 
     async def names(self, path: str) -> Sequence[str]:
-        """The names in a folder. Raises FileNotFoundError where there is none."""
+        """Return the names in a folder; raise FileNotFoundError if it does not exist."""
         ...
 
     async def seal(self) -> None:
-        """End every process, shells too, before a checker begins. Safe to call twice.
+        """End every process, shells too, before a checker starts. Safe to call twice.
 
-        From here on, commands see `SYSTEM` as it was at the beginning, read-only, and all other files as they are.
+        Later commands see the initial `SYSTEM` folders, read-only, and the current state of all other files.
         """
         ...
 
     async def listen(self, port: int) -> socket.socket:
-        """A socket at 127.0.0.1:``port`` of the sandbox's own network, for us to accept at: the only way out there is.
+        """Return a socket that listens at 127.0.0.1:``port`` of the sandbox's network: the only way out of the sandbox.
 
-        It ends with the sandbox; whoever takes it closes it.
+        The socket ends with the sandbox; the caller closes it.
         """
         ...
 
     async def close(self) -> None:
-        """End every process and drop every file. It always ends; safe to call twice."""
+        """End every process and delete every file. Always terminates; safe to call twice."""
         ...
 
 
-# What a command prints, however much: the beginning and the end are kept, the middle is counted.
+# Command output is bounded: the head and the tail are kept, the bytes between them are counted.
 
 
 class BoundedOutput:
-    """Takes bytes until there are more than ``most``; of those it keeps ``shown`` at most, half from each end."""
+    """A buffer that is `over` after more than ``most`` bytes and keeps at most ``shown``, half from each end."""
 
     def __init__(self, *, most: int, shown: int) -> None:
         self.most = most
@@ -159,7 +159,7 @@ class BoundedOutput:
 
     @property
     def over(self) -> bool:
-        """Whether more was printed than is allowed."""
+        """True if the output exceeds ``most``."""
         return self._seen > self.most
 
     def add(self, part: bytes) -> None:

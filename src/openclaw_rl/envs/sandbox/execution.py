@@ -1,4 +1,4 @@
-"""One command inside bubblewrap: begun, read, limited, and gone with all its processes when it is over."""
+"""Runs one command inside bubblewrap: starts it, reads its output, enforces its limits and ends all its processes."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from typing import Any, TypeVar
 from openclaw_rl.envs.sandbox.contract import BoundedOutput, CommandResult, SandboxLimits
 from openclaw_rl.errors import NoSandbox
 
-# A process namespace of bubblewrap's: it ends, with all that is in it, when its first process does.
+# A process namespace of bubblewrap's: it ends, with every process in it, when its first process does.
 
 BEGIN_SECONDS = 60.0
-"""seconds that a sandbox may take to begin, on a machine where many others do"""
+"""seconds for a sandbox to start, on a machine where many others start"""
 GRACE = 5.0
-"""seconds that the end of a program may take after its kill"""
+"""seconds for a program to end after its kill"""
 
 
 class ProcessNamespace:
-    """``arguments`` go to bubblewrap, which must inherit ``given``. The caller waits, in its own way, until a file
-    descriptor can be read: ``status`` before `enter`, ``first`` after `kill`.
+    """``arguments`` are for bubblewrap, which must inherit ``given``. The caller waits until a file descriptor is
+    readable: ``status`` before `enter`, ``first`` after `kill`.
     """
 
     def __init__(self, *, filtered: bytes) -> None:
-        """``filtered`` is the seccomp filter of what runs inside."""
+        """``filtered`` is the seccomp filter for the programs inside."""
         self.status, report = os.pipe()
         os.set_blocking(self.status, False)  # as some event loops would
         self._said = b""
@@ -49,37 +49,39 @@ class ProcessNamespace:
             os.close(fd)
 
     def begun(self) -> None:
-        """Bubblewrap has inherited what it needs: it alone holds it now."""
+        """Close our copies of the descriptors that bubblewrap has inherited."""
         for fd in self.given:
             os.close(fd)
         self.given = ()
 
     def enter(self) -> bool:
-        """Take hold of the first process while it waits, then let it go on. Where bubblewrap failed, there is none.
+        """Open the waiting first process, then let it continue; if bubblewrap failed, there is no first process.
 
-        False: bubblewrap has not said all of it yet, and ``status`` is to be waited for again.
+        Return False if bubblewrap's report is incomplete: wait for ``status`` again.
         """
         ended = self._hear()
         line, end, _ = self._said.partition(b"\n")
         if end and b"child-pid" in line:
-            with contextlib.suppress(ProcessLookupError, BrokenPipeError):  # it has failed in the meantime
+            with contextlib.suppress(ProcessLookupError, BrokenPipeError):  # bubblewrap has failed in the meantime
                 self.first = os.pidfd_open(int(json.loads(line)["child-pid"]))
                 os.write(self._go, b"!")
         return bool(end) or ended
 
     def kill(self) -> None:
-        """Kill the first process; the others go with it."""
+        """Kill the first process; the others end with it."""
         if self.first is not None:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.first, signal.SIGKILL)
 
     def finished(self) -> bool:
-        """Whether the program ended, and not bubblewrap before it began. To be asked when bubblewrap has ended."""
+        """Return True if the program ran to its end, False if bubblewrap failed first. Call it after bubblewrap has
+        ended.
+        """
         self._hear()
         return b"exit-code" in self._said
 
     def _hear(self) -> bool:
-        """What bubblewrap has said by now; whether it will say no more."""
+        """Read the available part of bubblewrap's report; return True at its end."""
         with contextlib.suppress(BlockingIOError):
             while part := os.read(self.status, 4096):
                 self._said += part
@@ -88,7 +90,7 @@ class ProcessNamespace:
 
 
 def content(data: bytes) -> int:
-    """A file descriptor that reads as this."""
+    """Return a file descriptor from which ``data`` can be read."""
     with tempfile.TemporaryFile() as file:
         file.write(data)
         file.seek(0)
@@ -99,11 +101,11 @@ T = TypeVar("T")
 
 
 class NotBegun(NoSandbox):
-    """Bubblewrap failed before the command began: for want of the machine, or of files that an agent has removed."""
+    """Bubblewrap failed before the command started: the machine refuses, or an agent has removed files it needs."""
 
 
 async def readable(fd: int) -> None:
-    """Returns when there is something to read; of a process, when it has ended."""
+    """Wait until the descriptor is readable; a process descriptor is readable when the process has ended."""
     loop = asyncio.get_running_loop()
     ready = loop.create_future()
     loop.add_reader(fd, lambda: None if ready.done() else ready.set_result(None))
@@ -114,7 +116,7 @@ async def readable(fd: int) -> None:
 
 
 async def in_time(work: Awaitable[T], what: str, seconds: float) -> T:
-    """What the work gives, if it comes soon enough. Raises NoSandbox with ``what`` went wrong."""
+    """Return the result of the work; raise NoSandbox with the text ``what`` if it takes longer than ``seconds``."""
     try:
         return await asyncio.wait_for(work, seconds)
     except TimeoutError as error:
@@ -122,7 +124,7 @@ async def in_time(work: Awaitable[T], what: str, seconds: float) -> T:
 
 
 async def entered(namespace: ProcessNamespace) -> None:
-    """Returns when its first process has been let go on, or bubblewrap has failed before there was one."""
+    """Wait until the namespace's first process continues, or bubblewrap has failed before it started one."""
 
     async def begun() -> None:
         await readable(namespace.status)
@@ -133,7 +135,9 @@ async def entered(namespace: ProcessNamespace) -> None:
 
 
 async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
-    """What the work gives, once it is done; whoever is cancelled meanwhile, even twice, is so afterwards."""
+    """Return the result of the work, which finishes even if the caller is cancelled, once or more; then cancel the
+    caller.
+    """
     task, cancelled = asyncio.ensure_future(work), False
     while not task.done():
         try:
@@ -141,7 +145,7 @@ async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
         except asyncio.CancelledError:
             cancelled = True
     if cancelled:
-        task.exception()  # whoever is cancelled does not hear of it
+        task.exception()  # marks the exception as retrieved: a cancelled caller does not receive it
         raise asyncio.CancelledError
     return task.result()
 
@@ -155,9 +159,9 @@ async def execute(
     stdin: bytes = b"",
     env: Mapping[str, str] | None = MappingProxyType({}),
 ) -> CommandResult:
-    """Run ``command`` to its end or its limit. When this returns, or is cancelled, no process of it is left.
+    """Run ``command`` to its end or its limit; no process remains after the return, even on cancellation.
 
-    ``env`` is all that it has of an environment; None is ours.
+    ``env`` is the complete environment; None passes on our own.
     """
     began = time.monotonic()
     output = BoundedOutput(most=limits.output, shown=shown)
@@ -176,7 +180,7 @@ async def execute(
 
 
 class _RunningProcess:
-    """A process whose output is read as it comes; nothing waits for what it may have left behind."""
+    """A process whose output is read as it arrives; processes that it leaves behind do not delay its end."""
 
     def __init__(
         self,
@@ -219,7 +223,7 @@ class _RunningProcess:
         return self._process.returncode
 
     def _take(self) -> None:
-        """What there is now, until it ends or is too much."""
+        """Read the available output, until it ends or exceeds the limit."""
         with contextlib.suppress(BlockingIOError):
             while not self._output.over and (part := os.read(self._pipe, 65536)):
                 self._output.add(part)
@@ -233,18 +237,18 @@ class _RunningProcess:
             await entered(self._within)
 
     async def until_end(self, seconds: float) -> str:
-        """Waits until it has ended; why it must be stopped, or ""."""
+        """Wait for the end; return "" or the reason to stop the process."""
         ending = asyncio.ensure_future(readable(self._end))
-        done, _ = await asyncio.wait([ending, self._enough], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        events, _ = await asyncio.wait([ending, self._enough], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         ending.cancel()
         await asyncio.gather(ending, return_exceptions=True)
         self._take()
         if self._output.over:
             return f"stopped after printing more than {self._output.most} bytes"
-        return "" if done else f"stopped after {seconds:g} s"
+        return "" if events else f"stopped after {seconds:g} s"
 
     async def kill(self) -> None:
-        """It and whatever it started; they are gone when this returns."""
+        """Kill the process and its descendants; they have ended on return."""
         try:
             if self._within is not None and self._within.first is not None:
                 self._within.kill()

@@ -1,7 +1,7 @@
-"""The namespaces and the files of one sandbox, held by a process that does nothing and ends when we do.
+"""Holds one sandbox's namespaces and files by an idle process that ends when we do.
 
-It has a user namespace of its own, whose root is nobody outside; a network with nothing but its loopback; and, in its
-own mount table, a file system in memory. Commands enter these one by one, each with processes of its own.
+The process has its own user namespace, whose root is unprivileged outside; a network with only a loopback; and a file
+system in memory in its own mount table. Commands enter these namespaces one at a time, each with its own processes.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from openclaw_rl.envs.sandbox.contract import SYSTEM, SandboxSettings
 from openclaw_rl.envs.sandbox.execution import BEGIN_SECONDS, GRACE, in_time, readable, to_its_end
 from openclaw_rl.errors import NoSandbox
 
-# The loopback of a sandbox, entered from outside: brought up once, listened at for whoever lets something in.
+# A sandbox's loopback, entered from outside: brought up once, then listened at for a service that the sandbox may use.
 #
-# A socket belongs to the network that it was made in, wherever it is used. Root enters that network in a thread that
-# ends right after; anybody else needs a process for it, since the sandbox's user namespace has to be entered first.
+# A socket belongs to the network in which it was created, wherever it is used. Root enters that network in a thread
+# that ends right after; other users need a helper process, since it must enter the sandbox's user namespace first.
 
 T = TypeVar("T")
 _SET_FLAGS, _UP = 0x8914, 1
@@ -48,16 +48,16 @@ network.helper(*map(int, sys.argv[1:]))
 
 
 async def bring_up(pid: int) -> None:
-    """Bring the loopback up that the process ``pid`` is in."""
+    """Bring up the loopback of the process ``pid``."""
     await _inside(pid, 0)
 
 
 async def listen(pid: int, port: int) -> socket.socket:
-    """A socket that listens there. Raises NoSandbox where the port is taken."""
-    found = await _inside(pid, port)
-    assert found is not None
-    found.setblocking(False)
-    return found
+    """Return a socket that listens there; raise NoSandbox if the port is taken."""
+    listening = await _inside(pid, port)
+    assert listening is not None
+    listening.setblocking(False)
+    return listening
 
 
 async def _inside(pid: int, port: int) -> socket.socket | None:
@@ -70,13 +70,13 @@ async def _inside(pid: int, port: int) -> socket.socket | None:
 
 
 def _in_thread(work: Callable[[], T]) -> T:
-    """What ``work`` gives, in a thread of its own: what it enters, nothing else is in."""
-    found: list[T] = []
+    """Return the result of ``work`` from a new thread, so that only this thread enters the namespaces."""
+    results: list[T] = []
     failed: list[BaseException] = []
 
     def run() -> None:
         try:
-            found.append(work())
+            results.append(work())
         except OSError as error:
             failed.append(error)
 
@@ -85,11 +85,11 @@ def _in_thread(work: Callable[[], T]) -> T:
     thread.join()
     if failed:
         raise failed[0]
-    return found[0]
+    return results[0]
 
 
 def _enter(pid: int, port: int, kinds: tuple[str, ...]) -> socket.socket | None:
-    """Enter the namespaces, bring the loopback up, and listen at ``port`` if it is not 0."""
+    """Enter the namespaces, bring up the loopback, and listen at ``port`` unless it is 0."""
     library = ctypes.CDLL(None, use_errno=True)
     for kind in kinds:
         place = os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY)
@@ -104,24 +104,24 @@ def _enter(pid: int, port: int, kinds: tuple[str, ...]) -> socket.socket | None:
 
 
 async def _by_process(pid: int, port: int) -> socket.socket | None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
+    parent, child = socket.socketpair()
+    with parent, child:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", _HELPER.format(path=sys.path), str(pid), str(port), str(theirs.fileno())),
+            *(sys.executable, "-c", _HELPER.format(path=sys.path), str(pid), str(port), str(child.fileno())),
             stderr=asyncio.subprocess.PIPE,
-            pass_fds=(theirs.fileno(),),
+            pass_fds=(child.fileno(),),
         )
-        _, said = await process.communicate()
+        _, errors = await process.communicate()
         if process.returncode:
-            raise OSError(said.decode(errors="replace").strip()[-300:])
+            raise OSError(errors.decode(errors="replace").strip()[-300:])
         if not port:
             return None
-        _, [fd], _, _ = socket.recv_fds(ours, 1, 1)
+        _, [fd], _, _ = socket.recv_fds(parent, 1, 1)
         return socket.socket(fileno=fd)
 
 
 def helper(pid: int, port: int, answer: int) -> None:
-    """What the process does: the socket goes back through the file descriptor ``answer``."""
+    """Run the helper process: send the listening socket back through the file descriptor ``answer``."""
     listening = _enter(pid, port, ("user", "net"))
     if listening is not None:
         socket.send_fds(socket.socket(fileno=answer), [b"!"], [listening.fileno()])
@@ -130,13 +130,13 @@ def helper(pid: int, port: int, answer: int) -> None:
 REMEDY = "apt-get install bubblewrap (0.7 or later), as root"
 TOOLS = ("bwrap", "nice", "unshare", "nsenter", "mount", "tar", "sh")
 ROOT = "/mnt/room/root"
-"""where the holder's mount table has the root of the sandbox"""
+"""path of the sandbox's root in the holder's mount table"""
 CLEAN = "/mnt/clean"
-"""where it has the root as it was at the beginning, once `Holder.make_clean` has run"""
+"""path of the initial root there, once `Holder.make_clean` has run"""
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 NICE = 10
-"""how far what environments run stands back from what serves people"""
+"""niceness of environment programs, which yield to serving"""
 _RANGE = 65536
 _READY = "echo; exec cat"
 _FOLDERS = "set -e; umask 022; mount -t tmpfs -o size=64k,mode=755 tmpfs /mnt; mkdir /mnt/room /mnt/binds /mnt/clean"
@@ -157,7 +157,7 @@ _ACCOUNTS = (
     "for name in passwd group shadow gshadow hosts hostname; do file=/mnt/room/root/etc/$name;"
     ' [ -f "$file" ] && [ ! -L "$file" ] && head -c 65536 "$file" > /mnt/clean/etc/$name; done; :'
 )
-"""lists that an agent may be asked to change, and that no program runs"""
+"""account and host lists that an agent may have to change, and that no program executes"""
 _MORE_ROOM = 64 << 20
 """bytes for a checker on a disk that an agent has filled"""
 _RESTORE = """
@@ -182,7 +182,7 @@ exec "$@"
 
 
 class Holder:
-    """See the module. ``pid`` is the process whose namespaces are to be entered."""
+    """See the module. ``pid`` is the process whose namespaces commands enter."""
 
     def __init__(self, process: subprocess.Popen[bytes], *, as_root: bool) -> None:
         self._process = process
@@ -191,27 +191,29 @@ class Holder:
 
     @property
     def entering(self) -> Sequence[str]:
-        """The beginning of a command that runs inside."""
+        """The prefix for a command that runs inside."""
         return (*_entering(self.pid, as_root=self._as_root), "-n", "-i")
 
     @property
     def outside(self) -> str:
-        """Where this machine finds the root of the sandbox."""
+        """The host path of the sandbox's root."""
         return f"/proc/{self.pid}/root{ROOT}"
 
     async def make_clean(self, settings: SandboxSettings, *, accounts: bool = False) -> None:
-        """Make `CLEAN`, where no folder of this machine serves as such. ``accounts``: with these lists as left."""
+        """Create `CLEAN` unless a host folder has that role. ``accounts`` copies the agent's current `_ACCOUNTS` lists
+        into it.
+        """
         if settings.root is None:
             script = f"set -e; {_CLEAN}; {_ACCOUNTS if accounts else ':'}"
             entering = _entering(self.pid, as_root=self._as_root)
             await _finish(["nice", "-n", str(NICE), *entering, "sh", "-c", script], data=skeleton())
 
     async def listen(self, port: int) -> socket.socket:
-        """A socket that listens at this port of the sandbox's loopback, with the loopback up."""
+        """Bring up the sandbox's loopback and return a socket that listens there at ``port``."""
         return await listen(self.pid, port)
 
     async def close(self) -> None:
-        """End it, and with it all files. Safe to call twice."""
+        """End the holder, and with it all files. Safe to call twice."""
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(signal.SIGKILL)
@@ -227,7 +229,7 @@ class Holder:
 
 
 async def hold(settings: SandboxSettings) -> Holder:
-    """Namespaces and a file system for one sandbox. Raises NoSandbox where they cannot be had."""
+    """Create namespaces and a file system for one sandbox; raise NoSandbox if the machine does not permit them."""
     check_tools()
     as_root = os.geteuid() == 0
     holder = Holder(_begin(settings, as_root=as_root), as_root=as_root)
@@ -240,9 +242,9 @@ async def hold(settings: SandboxSettings) -> Holder:
 
 
 def restoring(settings: SandboxSettings) -> Sequence[str]:
-    """The beginning of a command, to run inside the holder's mounts, that first puts the system folders back.
+    """Return a command prefix that first restores the system folders, inside the holder's mounts.
 
-    Only where no process of an agent is left: it could put links in the way.
+    Only safe after every agent process has ended: a live one could plant links.
     """
     binds = [Path(path) for path in settings.binds if Path(path).parts[1] not in SYSTEM]
     folders = {str(above) for path in binds for above in (path, *path.parents)} - {"/"}
@@ -257,23 +259,23 @@ def restoring(settings: SandboxSettings) -> Sequence[str]:
 
 
 def check_tools() -> None:
-    """Raises NoSandbox, with the install line, where a program is missing."""
+    """Raise NoSandbox, with the install line, if a program is missing."""
     if sys.platform != "linux":
         raise NoSandbox("a sandbox for commands needs Linux", remedy="use env.sandbox.driver = podman or docker")
     for tool in TOOLS:
         if shutil.which(tool, path=PATH) is None:
             what = "bubblewrap" if tool == "bwrap" else f"the program {tool!r} (Debian: util-linux, tar)"
-            raise NoSandbox(f"programs cannot be run apart from this machine: {what} is not installed", remedy=REMEDY)
+            raise NoSandbox(f"cannot isolate programs from this machine: {what} is not installed", remedy=REMEDY)
 
 
 def _begin(settings: SandboxSettings, *, as_root: bool) -> subprocess.Popen[bytes]:
-    """The process, with its namespaces. Root shows folders that only root may reach before it becomes nobody."""
-    own = ("nice", "-n", str(NICE), "unshare", "-U", "-m", "-n", "-i")
+    """Start the process with its namespaces. Root binds folders that only root can read, then becomes unprivileged."""
+    unshare = ("nice", "-n", str(NICE), "unshare", "-U", "-m", "-n", "-i")
     if as_root:
-        script = f"{_FOLDERS}{_BINDS}; exec {' '.join(own)} sh -c '{_READY}'"
+        script = f"{_FOLDERS}{_BINDS}; exec {' '.join(unshare)} sh -c '{_READY}'"
         command = ["unshare", "-m", "sh", "-c", script, "sh", *settings.binds]
     else:
-        command = [*own, "-r", "sh", "-c", f"{_FOLDERS}; {_READY}"]
+        command = [*unshare, "-r", "sh", "-c", f"{_FOLDERS}; {_READY}"]
     return subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
@@ -289,10 +291,10 @@ async def _fill(holder: Holder, settings: SandboxSettings, *, as_root: bool) -> 
     process = holder._process
     assert process.stdout is not None
     await in_time(readable(process.stdout.fileno()), "the namespaces of a sandbox could not be made", BEGIN_SECONDS)
-    said = os.read(process.stdout.fileno(), 4096)
-    if said != b"\n":
+    line = os.read(process.stdout.fileno(), 4096)
+    if line != b"\n":
         raise NoSandbox(
-            f"the namespaces of a sandbox could not be made: {said.decode(errors='replace').strip()[-300:]}",
+            f"the namespaces of a sandbox could not be made: {line.decode(errors='replace').strip()[-300:]}",
             remedy="allow user namespaces (sysctl user.max_user_namespaces), or run where they are allowed",
         )
     if as_root:
@@ -315,23 +317,23 @@ async def _fill(holder: Holder, settings: SandboxSettings, *, as_root: bool) -> 
 
 
 def _entering(pid: int, *, as_root: bool) -> list[str]:
-    kept = [] if as_root else ["--preserve-credentials"]
-    return ["nsenter", "-t", str(pid), "-U", "-m", *kept]
+    credentials = [] if as_root else ["--preserve-credentials"]
+    return ["nsenter", "-t", str(pid), "-U", "-m", *credentials]
 
 
 def _map_users(pid: int, *, outside: int) -> None:
-    """Users 0 to 65535 inside are these outside. A system of its own keeps the owners that its files have."""
+    """Map the users 0 to 65535 inside to a range outside. A separate system keeps its files' owners."""
     for kind in ("uid_map", "gid_map"):
         Path("/proc", str(pid), kind).write_text(f"0 {outside} {_RANGE}")
 
 
 def _some_range() -> int:
-    """User ids that nobody has, and that no other sandbox is likely to have."""
+    """Return a range of user ids outside any real user's, with little chance of a clash with another sandbox."""
     return 0x10000000 + _RANGE * random.SystemRandom().randrange(8192)
 
 
 async def _finish(command: Sequence[str], *, data: bytes) -> None:
-    """Run a step of the set-up. Raises NoSandbox with what it said."""
+    """Run a set-up step; raise NoSandbox with its output if it fails."""
     process = await asyncio.create_subprocess_exec(
         *command,
         stdin=asyncio.subprocess.PIPE,
@@ -341,20 +343,20 @@ async def _finish(command: Sequence[str], *, data: bytes) -> None:
         cwd="/",
     )
     try:
-        said, _ = await in_time(process.communicate(data), "the files of a sandbox could not be made", BEGIN_SECONDS)
-    except BaseException:  # also where the episode is cancelled: nothing is left running
+        output, _ = await in_time(process.communicate(data), "the files of a sandbox could not be made", BEGIN_SECONDS)
+    except BaseException:  # also on cancellation: no process remains
         with contextlib.suppress(ProcessLookupError):
             process.kill()
         await to_its_end(process.wait())
         raise
     if process.returncode:
-        raise NoSandbox(f"a sandbox could not be set up: {said.decode(errors='replace').strip()[-300:]}")
+        raise NoSandbox(f"a sandbox could not be set up: {output.decode(errors='replace').strip()[-300:]}")
 
 
-# --- what a sandbox on the programs of this machine begins with -----------------------------------------------------
+# --- the initial files of a sandbox on this machine's programs -------------------------------------------------------
 
 SHOWN = ("/etc/alternatives", "/etc/ssl", "/etc/pam.d", "/etc/security", "/etc/ld.so.conf.d", "/etc/ca-certificates")
-"""folders beside /usr that programs need to run, shown read-only"""
+"""folders besides /usr that programs need, exposed read-only"""
 _COPIED = (
     *("ld.so.cache", "ld.so.conf", "nsswitch.conf", "login.defs", "os-release", "debian_version", "bash.bashrc"),
     *("profile", "services", "protocols", "shells", "mime.types", "magic", "host.conf", "adduser.conf", "inputrc"),
@@ -378,7 +380,7 @@ _DIRECTORIES = {
 
 @functools.cache
 def skeleton() -> bytes:
-    """The writable part as a tar archive: folders, users, and the few files of /etc that programs look for."""
+    """Return the writable part as a tar archive: folders, users, and the few /etc files that programs read."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as tar:
         for name, mode in _DIRECTORIES.items():
@@ -398,11 +400,11 @@ def skeleton() -> bytes:
 
 
 def _copied() -> dict[str, str | bytes]:
-    found: dict[str, str | bytes] = {}
+    files: dict[str, str | bytes] = {}
     for name in _COPIED:
         with contextlib.suppress(OSError):
-            found[name] = Path("/etc", name).read_bytes()
-    return found
+            files[name] = Path("/etc", name).read_bytes()
+    return files
 
 
 def _add(tar: tarfile.TarFile, name: str, *, mode: int, kind: bytes, data: bytes = b"", link: str = "") -> None:

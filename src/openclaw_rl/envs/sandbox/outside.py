@@ -1,7 +1,7 @@
-"""Files of a sandbox read from outside: no program that lies in it runs, and no link of it leads to the host.
+"""Reads a sandbox's files from outside: no program in the sandbox runs, and none of its links leads to the host.
 
-A path is walked part by part, each opened below the one before and never followed by the kernel; links are taken apart
-here, with the sandbox's root as the root. Folders of the host that the sandbox shows are read where the host has them.
+A path is walked part by part, each opened relative to the previous one without kernel link resolution; links are
+resolved here, with the sandbox's root as the root. Host folders that the sandbox exposes are read from the host.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from contextlib import contextmanager
 from pathlib import PurePosixPath
 
 _LINKS = 40
-"""links in one path, as the kernel has it"""
+"""most links in one path, the kernel's own limit"""
 _PLACE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class OutsideFiles:
-    """See the module. ``root`` is where the host finds the sandbox's root, ``shown`` host folders by their path inside.
+    """See the module. ``root`` is the host path of the sandbox's root, ``shown`` maps paths inside to host folders.
 
-    Raises OSError as `open` does; FileNotFoundError where something else than a file or folder lies in the way.
+    Raises OSError as `open` does, and FileNotFoundError if the path is not a regular file or folder.
     """
 
     def __init__(self, root: str, shown: Mapping[str, str]) -> None:
@@ -28,7 +28,7 @@ class OutsideFiles:
         self._shown = shown
 
     def read(self, path: str, *, most: int) -> bytes:
-        """The first bytes of a file."""
+        """Return the first ``most`` bytes."""
         with self._opened(path, "file") as place:
             if not stat.S_ISREG(os.fstat(place).st_mode):
                 raise _missing(path, "file")
@@ -36,7 +36,7 @@ class OutsideFiles:
                 return file.read(most)
 
     def names(self, path: str) -> list[str]:
-        """The names in a folder."""
+        """Return the names in a folder."""
         with self._opened(path, "folder") as place:
             if not stat.S_ISDIR(os.fstat(place).st_mode):
                 raise _missing(path, "folder")
@@ -44,7 +44,7 @@ class OutsideFiles:
 
     @contextmanager
     def _opened(self, path: str, kind: str) -> Iterator[int]:
-        """Yield a descriptor of the place without opening it, so that no pipe or device is touched."""
+        """Yield a path-only descriptor, so that no pipe or device is opened."""
         walked = _Walk(self._root, self._shown)
         try:
             try:
@@ -61,7 +61,7 @@ def _missing(path: str, kind: str) -> FileNotFoundError:
 
 
 class _Walk:
-    """The folders from the root to where a path has led so far."""
+    """A walk along a path: open descriptors for the folders from the root to the current one."""
 
     def __init__(self, root: str, shown: Mapping[str, str]) -> None:
         self._shown = {PurePosixPath(inside).parts[1:]: host for inside, host in shown.items()}
@@ -74,7 +74,7 @@ class _Walk:
         return self._places[-1]
 
     def follow(self, path: str) -> None:
-        """Walk on from here, or from the root."""
+        """Continue from the current folder, or from the root if ``path`` is absolute."""
         if path.startswith("/"):
             self._back(len(self._names))
         for name in path.split("/"):
@@ -111,5 +111,5 @@ class _Walk:
 
 
 def _reopened(place: int) -> str:
-    """The path that opens what a descriptor stands for."""
+    """Return the path that reopens a descriptor's file."""
     return f"/proc/self/fd/{place}"

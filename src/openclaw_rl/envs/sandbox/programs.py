@@ -1,14 +1,15 @@
-"""Runs a Python program that nobody has read, apart from the machine.
+"""Runs an untrusted Python program, isolated from the machine.
 
 Inside bubblewrap there is the interpreter (its standard library and the shared libraries it loads) read-only, a small
-folder in memory to write to, and nothing else: no network, no host files, no /proc, no environment, its own process
-ids. The program runs as nobody where we are root, under limits on time, processor, memory, processes, files and output,
-and without the system calls that get round them (`seccomp`). Whatever it does, `run` returns within its seconds and a
-short grace, and no process of it is left. The kernel is shared: who has a way to break it breaks out.
+writable folder in memory, and nothing else: no network, host files, /proc or environment, and a separate process
+namespace. If we are root, the program runs as the user nobody. Limits apply to time, processor, memory, processes,
+files and output, and a `seccomp` filter blocks the system calls that would bypass them. In every case `run` returns
+within the program's seconds and a short grace, and no process remains. The kernel is shared: a kernel exploit escapes
+the sandbox.
 
-Where bubblewrap is missing or not allowed, `run` raises `NoSandbox`. ``unsafe`` runs the program all the same, as this
-user with the limits alone; the interpreter then refuses sockets, processes and writing elsewhere, which stops
-accidents, not malice.
+If bubblewrap is missing or not permitted, `run` raises `NoSandbox`. ``unsafe`` runs the program anyway, as this user
+with the limits alone; the interpreter then refuses sockets, processes and writes outside its folder, which prevents
+accidents but does not resist attacks.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ from openclaw_rl.errors import NoSandbox
 Isolation = Literal["bubblewrap", "none"]
 
 SHOWN = 2000
-"""characters of output that are kept"""
+"""output characters that are kept"""
 LIMITS = SandboxLimits(seconds=5.0, cpu=2, memory=512 << 20, processes=1, disk=16 << 20, output=1 << 20)
-"""what a short program may use; here memory is of each process"""
+"""limits for a short program; memory is per process here"""
 REMEDY = "apt-get install bubblewrap (0.7 or later), as root"
 
 _START = """
@@ -82,12 +83,12 @@ _REFUSED = (
     *("os.chmod", "os.chown", "os.kill", "os.link", "os.remove", "os.rename", "os.rmdir", "os.symlink", "os.truncate"),
     "signal.pthread_kill",
 )
-"""what the interpreter itself refuses where nothing else does"""
+"""audit events that the interpreter refuses if there is no other isolation"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramResult:
-    """How a program ended. ``code`` None: it was stopped, for the reason that ``output`` gives."""
+    """The result of a program. ``code`` is None if it was stopped, for the reason in ``output``."""
 
     code: int | None
     output: str
@@ -98,7 +99,7 @@ class ProgramResult:
 
 
 def isolation(*, unsafe: bool = False) -> Isolation:
-    """What keeps programs apart on this machine, found out by trying. Raises NoSandbox where nothing does."""
+    """Return the isolation that works on this machine, determined by a trial; raise NoSandbox if there is none."""
     try:
         _bubblewrap()
     except NoSandbox:
@@ -109,7 +110,7 @@ def isolation(*, unsafe: bool = False) -> Isolation:
 
 
 async def run(program: str, *, limits: SandboxLimits | None = None, unsafe: bool = False) -> ProgramResult:
-    """Run a Python program; how it ended, and the last of what it printed."""
+    """Run a Python program; return its exit code and the end of its output."""
     way = await asyncio.to_thread(isolation, unsafe=unsafe)
     with tempfile.TemporaryDirectory() as folder:
         wrapper = _bubblewrap() if way == "bubblewrap" else ()
@@ -128,9 +129,9 @@ async def run(program: str, *, limits: SandboxLimits | None = None, unsafe: bool
 
 @functools.cache
 def _bubblewrap() -> tuple[str, ...]:
-    """The command in front of the interpreter's, once it has been seen to work."""
+    """Return the command prefix for the interpreter, after a successful trial run."""
     if (bwrap := shutil.which("bwrap")) is None:
-        raise NoSandbox("programs cannot be run apart from this machine: bubblewrap is not installed", remedy=REMEDY)
+        raise NoSandbox("cannot isolate programs from this machine: bubblewrap is not installed", remedy=REMEDY)
     try:
         command = (bwrap, *_namespaces(), *_interpreter(), *_devices())
         tried = _RunningProgram("", limits=replace(LIMITS, seconds=30.0), wrapper=command, folder="/").wait_for_end()
@@ -139,22 +140,22 @@ def _bubblewrap() -> tuple[str, ...]:
         why = f"{type(error).__name__}: {error}"
     if why:
         raise NoSandbox(
-            f"programs cannot be run apart from this machine: bubblewrap does not work here ({why})",
+            f"cannot isolate programs from this machine: bubblewrap does not work here ({why})",
             remedy="allow user namespaces, or run where they are allowed; " + REMEDY,
         )
     return command
 
 
 def _namespaces() -> Sequence[str]:
-    """All of its own. Root needs no user namespace, in which it would stay root to the host: it becomes nobody."""
-    own = ("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try")
+    """Return the namespace options. Root needs no user namespace, which would leave it root to the host."""
+    namespaces = ("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try")
     if os.getuid() == 0:
-        return (*own, "--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID")
-    return (*own, "--unshare-user")
+        return (*namespaces, "--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID")
+    return (*namespaces, "--unshare-user")
 
 
 def _interpreter() -> list[str]:
-    """The interpreter, its standard library and the shared libraries of both, at the paths they have outside."""
+    """Return options that bind the interpreter, its standard library and their shared libraries at their host paths."""
     ask = [_executable(), "-I", "-S", "-c", "import sys; print(*sys.path, sep='\\n')"]
     library = [Path(line) for line in _output_of(ask).splitlines() if Path(line).exists()]
     modules = [
@@ -162,7 +163,7 @@ def _interpreter() -> list[str]:
     ]
     loaded = _loaded([_executable(), *modules])
     parts = _bound([_executable(), *map(str, library), *loaded])
-    for place in library:  # packages that lie inside the standard library are not part of it
+    for place in library:  # packages inside the standard library's folder are not part of it
         for inside in (place / "site-packages", place / "dist-packages"):
             parts += ["--tmpfs", str(inside), "--remount-ro", str(inside)] if inside.is_dir() else []
     folders = dict.fromkeys(str(Path(path).parent) for path in loaded)
@@ -170,16 +171,16 @@ def _interpreter() -> list[str]:
 
 
 def _bound(files: Sequence[str]) -> list[str]:
-    """These files read-only, in folders that anybody may look into (bubblewrap's own are for root alone)."""
+    """Bind the files read-only, in folders that every user may read (bubblewrap's own are for root only)."""
     above = {str(place) for path in files for place in Path(path).parents}
     folders = [part for place in sorted(above - {"/"}) for part in ("--perms", "0755", "--dir", place)]
     return folders + [part for path in files for part in ("--ro-bind", path, path)]
 
 
 def _loaded(files: Sequence[str]) -> list[str]:
-    """The shared libraries that these load, and the loader itself."""
-    found = re.findall(r"(?:=>|^)\s+(/\S+) \(0x", _output_of(["ldd", *files]), re.MULTILINE)
-    return list(dict.fromkeys(found))
+    """Return the shared libraries that the files load, and the loader itself."""
+    libraries = re.findall(r"(?:=>|^)\s+(/\S+) \(0x", _output_of(["ldd", *files]), re.MULTILINE)
+    return list(dict.fromkeys(libraries))
 
 
 def _output_of(command: Sequence[str]) -> str:
@@ -187,14 +188,14 @@ def _output_of(command: Sequence[str]) -> str:
 
 
 def _devices() -> Sequence[str]:
-    """/dev/null and the place for a folder; the rest is read-only. It ends when we do, however we end."""
+    """Return options for /dev/null, a writable folder and a read-only root; the sandbox always ends with us."""
     devices = ("--perms", "0755", "--dir", "/dev", "--dev-bind", "/dev/null", "/dev/null")
     words = ("--setenv", "HOME", "/work", "--setenv", "LANG", "C.UTF-8")
     return (*devices, *words, "--dir", "/work", "--remount-ro", "/", "--die-with-parent")
 
 
 def _executable() -> str:
-    """The interpreter itself, not a virtual environment's link to it."""
+    """Return the interpreter itself, not a virtual environment's link to it."""
     return str(Path(sys.executable).resolve())
 
 
@@ -207,15 +208,15 @@ def _python(limits: SandboxLimits, *, unsafe: bool) -> Sequence[str]:
 
 
 class _RunningProgram:
-    """A program under way. `wait_for_end` returns when it has ended; `stop` may come from another thread."""
+    """A running program. `wait_for_end` blocks until it has ended; another thread may call `stop`."""
 
     def __init__(self, program: str, *, limits: SandboxLimits, wrapper: Sequence[str], folder: str) -> None:
         self._limits = limits
         self._output = _OutputTail(limits.output)
         self._unwanted = False
         self._namespace = ProcessNamespace(filtered=cgroups.program()) if wrapper else None
-        own = ("--perms", "0777", "--size", str(limits.disk), "--tmpfs", "/work", "--chdir", "/work")
-        inside = (*own, *self._namespace.arguments) if self._namespace else ()
+        folder_options = ("--perms", "0777", "--size", str(limits.disk), "--tmpfs", "/work", "--chdir", "/work")
+        inside = (*folder_options, *self._namespace.arguments) if self._namespace else ()
         source = content(program.encode(errors="replace"))
         try:
             self._process = subprocess.Popen(
@@ -233,7 +234,7 @@ class _RunningProgram:
             os.close(source)
 
     def stop(self) -> None:
-        """Nobody waits for it any more."""
+        """Make `wait_for_end` stop the program."""
         self._unwanted = True
 
     def wait_for_end(self) -> ProgramResult:
@@ -259,7 +260,7 @@ class _RunningProgram:
                 pass
 
     def _until_end(self, pipe: io.FileIO) -> str:
-        """Reads on until the program has ended; why it must be stopped, or ""."""
+        """Read output until the program has ended; return "" or the reason to stop it."""
         until = time.monotonic() + self._limits.seconds
         ended = False
         while not ended:
@@ -273,7 +274,7 @@ class _RunningProgram:
         return ""
 
     def _kill(self) -> None:
-        """The program and whatever it started; they are gone when this returns."""
+        """Kill the program and its descendants; they have ended on return."""
         if self._namespace is not None and self._namespace.first is not None:
             self._namespace.kill()
             if not select.select([self._namespace.first], [], [], GRACE)[0]:
@@ -287,7 +288,7 @@ class _RunningProgram:
 
 
 class _OutputTail:
-    """The last of what a program prints; however much it prints, no more is held."""
+    """The end of a program's output, in bounded memory."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -300,7 +301,7 @@ class _OutputTail:
         return self._seen > self._most
 
     def take(self, pipe: io.FileIO) -> None:
-        """What there is now, until there is no more or it is too much."""
+        """Read the available output, until it ends or exceeds the limit."""
         while self.open and not self.over:
             part = pipe.read(65536)
             if part is None:

@@ -1,6 +1,6 @@
 """A shell at a terminal inside a sandbox.
 
-Commands and exit codes go through pipes of their own, so the terminal carries nothing but what a person would see.
+Commands and exit codes use separate pipes, so the terminal carries only the output a person would see.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from openclaw_rl.types import new_id
 
 _INTERRUPT = "\x03"
 _PATIENCE = 1.0
-"""seconds that Ctrl-C gets before the shell is begun anew"""
+"""seconds after Ctrl-C before the shell is restarted"""
 _LOOP = r"""
 trap : INT
 while :; do
@@ -36,7 +36,7 @@ done
 
 
 class CommandLine(Protocol):
-    """How a command becomes the whole command line that runs it in a sandbox."""
+    """A function that turns a command into the full command line that runs it in a sandbox."""
 
     def __call__(
         self,
@@ -49,7 +49,7 @@ class CommandLine(Protocol):
 
 
 class TerminalShell:
-    """See `Shell`. One command at a time; a second waits for the first."""
+    """See `Shell`. Runs one command at a time; a second waits for the first."""
 
     def __init__(self, command_line: CommandLine, *, limits: SandboxLimits, filtered: bytes, shown: int) -> None:
         self._command_line = command_line
@@ -62,7 +62,7 @@ class TerminalShell:
         self._closed = False
 
     async def begin(self) -> None:
-        """Start it. Raises NoSandbox where there is no bash."""
+        """Start bash; raise NoSandbox if it is not installed."""
         self._session = await _Session.open(self._command_line, mark=self._mark, filtered=self._filtered)
 
     async def run(self, command: str, *, seconds: float | None = None) -> CommandResult:
@@ -101,7 +101,7 @@ class TerminalShell:
 
 
 class _Session:
-    """One bash and its terminal. ``ended`` once it can take no more commands."""
+    """One bash process and its terminal. ``ended`` is True once it accepts no more commands."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class _Session:
         session = cls._begin(command_line, mark=mark, filtered=filtered)
         try:
             await entered(session._inside)
-        except BaseException:  # it waits for the word to go on, which nobody else would give
+        except BaseException:  # bash waits for the signal to continue, which is now never sent
             await to_its_end(session.close())
             raise
         return session
@@ -138,10 +138,10 @@ class _Session:
     def _begin(cls, command_line: CommandLine, *, mark: bytes, filtered: bytes) -> _Session:
         terminal, inner = pty.openpty()
         take, give = os.pipe()
-        told, tell = os.pipe()
+        code_read, code_write = os.pipe()
         _quiet(inner)
         inside = ProcessNamespace(filtered=filtered)
-        script = _LOOP.format(take=take, tell=tell, mark=mark.decode().strip("\x1e"))
+        script = _LOOP.format(take=take, tell=code_write, mark=mark.decode().strip("\x1e"))
         bash = ["setsid", "--ctty", "bash", "--noprofile", "--norc", "-c", script]
         try:
             process = subprocess.Popen(
@@ -151,19 +151,19 @@ class _Session:
                 stderr=inner,
                 env={},
                 cwd="/",
-                pass_fds=(*inside.given, take, tell),
+                pass_fds=(*inside.given, take, code_write),
                 start_new_session=True,
             )
         finally:
-            for fd in (inner, take, tell):
+            for fd in (inner, take, code_write):
                 os.close(fd)
         inside.begun()
-        for fd in (terminal, told):
+        for fd in (terminal, code_read):
             os.set_blocking(fd, False)
-        return cls(process, inside, terminal=terminal, give=give, told=told, mark=mark)
+        return cls(process, inside, terminal=terminal, give=give, told=code_read, mark=mark)
 
     async def run(self, command: str, output: BoundedOutput, *, seconds: float) -> tuple[int | None, str]:
-        """The exit code, and why it was stopped or ""."""
+        """Return the exit code and "", or None and the reason for the stop."""
         try:
             await self._write(command.encode(errors="replace").replace(b"\0", b"") + b"\0")
         except OSError:
@@ -175,18 +175,18 @@ class _Session:
         if self.ended:
             return None, ""
         self.type(_INTERRUPT)
-        rest = BoundedOutput(most=1 << 62, shown=2)
-        if not await self._until_told(rest, _PATIENCE):
+        ignored = BoundedOutput(most=1 << 62, shown=2)
+        if not await self._until_told(ignored, _PATIENCE):
             self.ended = True
         return None, why
 
     async def _write(self, data: bytes) -> None:
-        """To bash, which may be slow to read; it ends where bash does."""
+        """Write to bash, which may read slowly; return when bash ends."""
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, _write_all, self._give, data)
 
     async def _until_told(self, output: BoundedOutput, seconds: float) -> bool:
-        """Reads the terminal until the command has ended (True), its time is up, or it printed too much."""
+        """Read the terminal; return True at the command's end, False at the time limit or after too much output."""
         loop, happened = asyncio.get_running_loop(), asyncio.Event()
         fds = (self._terminal, self._told, self._end)
         until = time.monotonic() + seconds
@@ -209,26 +209,26 @@ class _Session:
                 loop.remove_reader(fd)
 
     def take(self, output: BoundedOutput) -> bool:
-        """What the terminal shows now goes to ``output``, up to the mark; whether the mark is there."""
-        with contextlib.suppress(OSError):  # nothing now, or nobody at the other end any more
+        """Add the pending terminal output to ``output``, up to the mark; return True if the mark is there."""
+        with contextlib.suppress(OSError):  # no output yet, or the other end is closed
             while len(self._pending) < 1 << 20 and (part := os.read(self._terminal, 65536)):
                 self._pending += part
         before, mark, after = self._pending.partition(self._mark)
-        held = 0 if mark else _beginning_of(self._mark, before)
-        output.add(before[: len(before) - held])
-        self._pending = after if mark else before[len(before) - held :]
+        partial = 0 if mark else _beginning_of(self._mark, before)
+        output.add(before[: len(before) - partial])
+        self._pending = after if mark else before[len(before) - partial :]
         return bool(mark)
 
     def _take_code(self) -> bool:
-        """Bash tells the code right after it has printed the mark."""
+        """Read the exit code, which bash sends right after it prints the mark."""
         os.set_blocking(self._told, True)
         try:
-            said = os.read(self._told, 64)
+            line = os.read(self._told, 64)
         finally:
             os.set_blocking(self._told, False)
-        self._code = int(said) if said.strip().isdigit() else None
-        self.ended = not said
-        return bool(said)
+        self._code = int(line) if line.strip().isdigit() else None
+        self.ended = not line
+        return bool(line)
 
     def _has_ended(self) -> bool:
         if self._process.poll() is not None:
@@ -240,7 +240,7 @@ class _Session:
             os.write(self._terminal, keys.encode(errors="replace"))
 
     async def close(self) -> int | None:
-        """End everything in it; the shell's own exit code, if it ended by itself."""
+        """End every process in the session; return the shell's exit code if it had already ended."""
         code = self._process.poll()
         try:
             self._inside.kill()
@@ -258,7 +258,7 @@ class _Session:
 
 
 def _quiet(terminal: int) -> None:
-    """No echo of what is typed, no carriage returns in what is printed."""
+    """Turn off the echo of input and the carriage returns in output."""
     state = termios.tcgetattr(terminal)
     state[1] &= ~termios.ONLCR
     state[3] &= ~termios.ECHO
@@ -271,5 +271,5 @@ def _write_all(fd: int, data: bytes) -> None:
 
 
 def _beginning_of(mark: bytes, text: bytes) -> int:
-    """How much of the end of ``text`` may be the beginning of the mark."""
+    """Return the size of the longest end of ``text`` that is a prefix of the mark."""
     return next((size for size in range(min(len(mark), len(text)), 0, -1) if mark.startswith(text[-size:])), 0)

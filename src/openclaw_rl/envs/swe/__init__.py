@@ -1,1 +1,1 @@
-"""Repositories with failing tests: instances in SWE-bench's JSON, without images."""
+"""The SWE environment: repositories with failing tests, as instances in SWE-bench's JSON, without images."""

@@ -1,9 +1,9 @@
-"""The SWE environment: an agent repairs a repository until the tests that failed pass, and those that passed still do.
+"""The SWE environment: an agent repairs a repository until its failing tests pass and its passing tests still do.
 
 A reply acts by the tools `bash`, `read`, `write`, `edit`, `search` and `test`, or, in the text form, by one fenced
-command. The next state is what that printed, then what is changed so far (the diff) and what the linter has against it.
-The episode ends when a reply acts no more or its replies are used up. Then the changes go through a gate, into a fresh
-copy of the repository, and the instance's tests are staged there and run: the agent has seen neither.
+command. The next state is the output, then the diff so far and the linter's findings in it. The episode ends when a
+reply has no action or the replies are used up. The changes then pass a gate and are applied to a fresh copy of the
+repository, where the instance's tests are staged and run: the agent has seen neither.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from openclaw_rl.ports import Observation
 from openclaw_rl.types import Message, Prompt, Tool, ToolCall
 
 STEPS: Final = 40
-"""replies, where env.max_steps does not end an episode earlier"""
+"""most replies in an episode, unless env.max_steps is lower"""
 DONE: Final = "done"
 HOW: Final = (
     f"You repair the repository in {REPOSITORY}, on a Linux machine without network. Its tests run with "
@@ -76,7 +76,7 @@ class SweEnv:
         output_chars: int,
         partial: bool,
     ) -> None:
-        """``partial``: what is fixed in part is paid in part."""
+        """``partial`` pays for partial solutions too."""
         self.name = name
         self._instances = instances
         self._evaluator = evaluator
@@ -131,9 +131,9 @@ class SweEnv:
 
     async def _begin(self, task: str) -> Workspace:
         await self.close()
-        self._instance = found = self._found(task)
+        self._instance = instance = self._found(task)
         self._left, self._shown = STEPS, ""
-        self._workspace = workspace = await self._evaluator.workspace(found)
+        self._workspace = workspace = await self._evaluator.workspace(instance)
         await workspace.commit()
         self._machine = TerminalMachine(workspace.sandbox, lasting=True, shown=self._output_chars, folder=REPOSITORY)
         return workspace
@@ -141,14 +141,14 @@ class SweEnv:
     async def step(self, reply: Message) -> Observation:
         self._left -= 1
         actions = self._actions(reply)
-        said = [await self._carry_out(action) for action in actions]
+        messages = [await self._carry_out(action) for action in actions]
         if any(action.tool in _CHANGING for action in actions):
-            said[-1] = _with_text(said[-1], await self._changes())
+            messages[-1] = _with_text(messages[-1], await self._changes())
         if actions and self._left > 0:
-            return Observation(messages=tuple(said))
-        found = await self._evaluated()
-        said.append(Message(role="user", content=found.told))
-        return Observation(messages=tuple(said), reward=self._worth(found), done=True)
+            return Observation(messages=tuple(messages))
+        evaluation = await self._evaluated()
+        messages.append(Message(role="user", content=evaluation.told))
+        return Observation(messages=tuple(messages), reward=self._worth(evaluation), done=True)
 
     def _actions(self, reply: Message) -> tuple[Action, ...]:
         if reply.tool_calls:
@@ -157,7 +157,7 @@ class SweEnv:
         if command is None or command.strip(". \n").casefold() == DONE:
             return ()
         if self._form == "tools" and "```" not in reply.content:
-            return ()  # a last word, not a command
+            return ()  # a closing remark, not a command
         return (Action(tool="bash", arguments={"command": command}),)
 
     async def _carry_out(self, action: Action) -> Message:
@@ -167,16 +167,16 @@ class SweEnv:
     async def _done(self, tool: str, arguments: Mapping[str, Any]) -> str:
         machine, workspace = self._begun()
         if tool == "search":
-            found = await workspace.search(arguments["pattern"], arguments.get("path", ""))
-            return bounded(found, self._output_chars)
+            lines = await workspace.search(arguments["pattern"], arguments.get("path", ""))
+            return bounded(lines, self._output_chars)
         if tool == "test":
             verdicts = await workspace.test(arguments.get("tests", "").split())
-            shown = [told(verdicts)] if verdicts.outcomes else [verdicts.output, told(verdicts)]
-            return bounded("\n".join(shown), self._output_chars)
+            parts = [told(verdicts)] if verdicts.outcomes else [verdicts.output, told(verdicts)]
+            return bounded("\n".join(parts), self._output_chars)
         return await machine.act(tool, arguments)
 
     async def _changes(self) -> str:
-        """The diff and the linter's findings, where there is a change that was not shown before."""
+        """Return the diff and the linter's findings if the diff has changed since it was last shown."""
         _, workspace = self._begun()
         try:
             patch = await workspace.diff()
@@ -191,7 +191,7 @@ class SweEnv:
         )
 
     async def outcome(self) -> float:
-        """1 where the instance is resolved now, -1 where it is not."""
+        """Return 1 if the instance is resolved now, else -1; with ``partial``, values between."""
         return self._worth(await self._evaluated())
 
     async def _evaluated(self) -> Evaluation:
@@ -228,13 +228,13 @@ def swe(
     cache_dir: Path,
     partial: bool = False,
 ) -> SweEnv:
-    """The environment. ``swe_bench_path`` is a folder of instances, or a file in one."""
+    """Create the environment. ``swe_bench_path`` is a folder of instances, or a file in one."""
     tasks = by_id(read_instances(swe_bench_path))
     assert swe_bench_path is not None
-    known = {instance.rung for instance in tasks.values()}
+    levels = {instance.rung for instance in tasks.values()}
     for rung in rungs:
-        if rung not in known:
-            raise ConfigError(f"no rung {rung!r} in swe", remedy=f"known: {', '.join(sorted(known))}")
+        if rung not in levels:
+            raise ConfigError(f"no rung {rung!r} in swe", remedy=f"known: {', '.join(sorted(levels))}")
     chosen = {task: instance for task, instance in tasks.items() if not rungs or instance.rung in rungs}
     folder = home_of(swe_bench_path)
     evaluator = Evaluator(folder, read_setups(folder), sandbox=sandbox, cache=cache_dir / "swe")
@@ -244,5 +244,5 @@ def swe(
 
 
 def _with_text(message: Message, text: str) -> Message:
-    """A message with more at its end."""
+    """Return the message with text appended."""
     return replace(message, content=f"{message.content}\n{text}") if text else message

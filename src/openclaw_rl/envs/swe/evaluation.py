@@ -1,4 +1,4 @@
-"""Whether changes resolve an instance: the gate, a fresh copy of the repository, its tests staged there, verdicts."""
+"""Evaluates changes to an instance: the gate, a fresh copy of the repository, its tests staged there, the verdicts."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from openclaw_rl.envs.swe.suites import Graded, Suite, Verdicts, files_of, grade
 from openclaw_rl.envs.verifier.reports import control, forged, run_sealed, source
 from openclaw_rl.errors import EnvFailed
 
-# A sandbox with a repository in it: its tests, what was changed, what the linter says, and where a text is.
+# A sandbox with a repository in it: its tests, its diff, the linter's findings, and text search.
 
 REPOSITORY: Final = "/testbed"
-"""where the repository is, as in SWE-bench's images"""
+"""path of the repository, as in SWE-bench's images"""
 RUN_TESTS: Final = "/opt/bin/run-tests"
 SUITE_SECONDS: Final = 300.0
 LARGEST_TEST: Final = 1 << 20
-"""bytes of a file of tests"""
+"""most bytes in a test file"""
 _PYTHON: Final = "/opt/venv/bin/python"
 _RUNNER: Final = "/opt/lib/run_tests.py"
 _IGNORED: Final = "__pycache__/\\n*.pyc\\n.pytest_cache/\\n.ruff_cache/\\n"
@@ -43,27 +43,27 @@ _DIFF: Final = (
 _SETTINGS: Final = {"path": [f"{REPOSITORY}/src", REPOSITORY], "cwd": REPOSITORY}
 _WORDS: Final = ("-q", "-p", "no:cacheprovider")
 _RULES: Final = "E9,F63,F7,F82"
-"""syntax errors, comparisons that cannot be meant, names that are nowhere defined"""
+"""syntax errors, comparisons that are always wrong, undefined names"""
 
 
 class Workspace:
-    """See the module. Close it when it is no longer needed."""
+    """A repository in a sandbox. Close it after use."""
 
     def __init__(self, sandbox: Sandbox, words: Sequence[str]) -> None:
-        """``words`` are for pytest."""
+        """``words`` are arguments for pytest."""
         self.sandbox = sandbox
         self._words = words
         self._base = ""
 
     @classmethod
     async def open(cls, settings: SandboxSettings, files: bytes, suite: Suite) -> Workspace:
-        """A new sandbox with the files of a repository and what its tests run with."""
+        """Open a new sandbox with the repository's files and its test environment."""
         binds = tuple(dict.fromkeys((*settings.binds, *suite.binds)))
         sandbox = await open_sandbox(replace(settings, binds=binds))
         try:
-            done = await sandbox.run(["sh", "-c", _PLACE, "sh", suite.home], stdin=files)
-            if not done.ok:
-                raise EnvFailed(f"a repository could not be unpacked: {done.output.strip() or done.stopped}")
+            result = await sandbox.run(["sh", "-c", _PLACE, "sh", suite.home], stdin=files)
+            if not result.ok:
+                raise EnvFailed(f"a repository could not be unpacked: {result.output.strip() or result.stopped}")
             words = [_PYTHON, "-I", _RUNNER, json.dumps(_SETTINGS), *_WORDS, *suite.pytest]
             script = f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n'
             await sandbox.write(RUN_TESTS, script.encode(), executable=True)
@@ -74,33 +74,33 @@ class Workspace:
         return cls(sandbox, (*_WORDS, *suite.pytest))
 
     async def commit(self) -> None:
-        """Make it a git repository whose only commit is what there is now."""
-        done = await self.sandbox.run(["sh", "-c", _COMMIT], cwd=REPOSITORY)
-        if not done.ok:
-            raise EnvFailed(f"a repository could not be made: {done.output.strip() or done.stopped}")
-        self._base = done.output.split()[-1]
+        """Make the folder a git repository with one commit of the current files."""
+        result = await self.sandbox.run(["sh", "-c", _COMMIT], cwd=REPOSITORY)
+        if not result.ok:
+            raise EnvFailed(f"a repository could not be made: {result.output.strip() or result.stopped}")
+        self._base = result.output.split()[-1]
 
     async def diff(self) -> str:
-        """What was changed since `commit`, as a patch; cut where it is too large for any gate.
+        """Return the changes since `commit` as a patch, cut if it is too large for any gate.
 
-        Raises OSError where the agent left no repository to compare with. Seal the sandbox before a patch counts.
+        Raises OSError if the agent left no repository to compare with. Seal the sandbox before a patch counts.
         """
         place = f"/tmp/{secrets.token_hex(8)}"
-        done = await self.sandbox.run(["sh", "-c", _DIFF, "sh", place, self._base], cwd="/")
-        if not done.ok:
-            raise OSError(f"git cannot tell what was changed: {done.output.strip()[-200:] or done.stopped}")
+        result = await self.sandbox.run(["sh", "-c", _DIFF, "sh", place, self._base], cwd="/")
+        if not result.ok:
+            raise OSError(f"git cannot tell what was changed: {result.output.strip()[-200:] or result.stopped}")
         return (await self.sandbox.read(place, most=LARGEST + 1)).decode(errors="replace")
 
     async def apply(self, patch: str) -> bool:
-        """Apply a patch; whether it could be. Its last line may lack its end, which git takes for a cut."""
+        """Apply a patch; return True on success. Adds a missing final newline, without which git rejects the patch."""
         if not patch.strip():
             return True
-        whole = patch if patch.endswith("\n") else f"{patch}\n"
+        text = patch if patch.endswith("\n") else f"{patch}\n"
         words = ["git", "apply", "--whitespace=nowarn", "-"]
-        return (await self.sandbox.run(words, cwd=REPOSITORY, stdin=whole.encode(errors="replace"))).ok
+        return (await self.sandbox.run(words, cwd=REPOSITORY, stdin=text.encode(errors="replace"))).ok
 
     async def test(self, words: Sequence[str], *, seconds: float = SUITE_SECONDS) -> Verdicts:
-        """Run tests: files, or names as pytest has them; with none, all."""
+        """Run tests: files, or names in pytest's form; all tests if ``words`` is empty."""
         report = await run_sealed(self.sandbox, _PYTHON, _SETTINGS, [*self._words, *words], seconds=seconds)
         return Verdicts(
             outcomes=report.outcomes,
@@ -110,7 +110,7 @@ class Workspace:
         )
 
     async def read(self, path: str) -> str | None:
-        """A text of the repository; None where there is none."""
+        """Return a text file of the repository, or None if it cannot be read."""
         try:
             return (await self.sandbox.read(f"{REPOSITORY}/{path}", most=LARGEST_TEST)).decode(errors="replace")
         except OSError:
@@ -120,22 +120,24 @@ class Workspace:
         await self.sandbox.write(f"{REPOSITORY}/{path}", text.encode())
 
     async def lint(self, patch: str) -> str:
-        """What ruff has against the Python files of a patch, in lines; "" for nothing."""
+        """Return ruff's findings for the patch's Python files, one per line."""
         files = [change.path for change in changes(patch) if change.path.endswith(".py")]
         if not files:
             return ""
         words = ["check", "--isolated", "--no-cache", "--quiet", "--select", _RULES, "--output-format", "concise"]
-        done = await self._there(_PYTHON, "-m", "ruff", *words, *files)
-        return "" if done.ok else "\n".join(line for line in done.output.splitlines() if "No such file" not in line)
+        result = await self._there(_PYTHON, "-m", "ruff", *words, *files)
+        return "" if result.ok else "\n".join(line for line in result.output.splitlines() if "No such file" not in line)
 
     async def search(self, pattern: str, path: str) -> str:
-        """The lines that hold a pattern (an extended regular expression), below a path."""
+        """Return the lines below ``path`` that match an extended regular expression."""
         words = ["grep", "-rnIE", "--exclude-dir=.git", "-e", pattern, "--", path or "."]
-        done = await self._there(*words)
-        return done.output or ("no line holds it" if done.code == 1 else f"error: {done.stopped or 'grep failed'}")
+        result = await self._there(*words)
+        return result.output or (
+            "no line holds it" if result.code == 1 else f"error: {result.stopped or 'grep failed'}"
+        )
 
     async def _there(self, *words: str) -> CommandResult:
-        """Run a program in the repository, which an agent may have removed: that is no fault of the sandbox's."""
+        """Run a program in the repository. The agent may have removed it, which is not a fault of the sandbox."""
         return await self.sandbox.run(["sh", "-c", f'cd {REPOSITORY} && exec "$@"', "sh", *words], cwd="/")
 
     async def close(self) -> None:
@@ -144,18 +146,18 @@ class Workspace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """What changes came to: the tests' verdicts, or why they were not run."""
+    """The result of an evaluation: the tests' grade, or the reason why they did not run."""
 
     grade: Graded | None = None
     refused: str = ""
 
     def score(self, *, partial: bool) -> float:
-        """From 0 to 1."""
+        """Return a score from 0 to 1."""
         return self.grade.score(partial=partial) if self.grade is not None else 0.0
 
     @property
     def told(self) -> str:
-        """In one line."""
+        """A summary in one line."""
         if self.grade is None:
             return f"[not resolved: {self.refused}]"
         grade = self.grade
@@ -165,16 +167,16 @@ class Evaluation:
 
 
 class Evaluator:
-    """Opens an instance's repository, and tells what changes of it are worth."""
+    """Opens an instance's repository, and evaluates changes to it."""
 
     def __init__(
         self, folder: Path, setups: Mapping[str, SuiteSetup], *, sandbox: SandboxSettings, cache: Path
     ) -> None:
-        """``folder`` holds the repositories, ``cache`` the virtual environments of their tests."""
+        """``folder`` contains the repositories, ``cache`` the virtual environments for their tests."""
         self._folder, self._setups, self._sandbox, self._cache = folder, setups, sandbox, cache
 
     async def workspace(self, instance: Instance) -> Workspace:
-        """A sandbox with the repository as the instance finds it."""
+        """Open a sandbox with the repository in the instance's initial state."""
         files = await asyncio.to_thread(tree, self._folder, instance)
         return await Workspace.open(self._sandbox, files, await asyncio.to_thread(self._suite, instance, files))
 
@@ -183,7 +185,7 @@ class Evaluator:
         return suite(setup, repo=instance.repo, version=instance.version, files=files, cache=self._cache)
 
     async def evaluate(self, instance: Instance, patch: str) -> Evaluation:
-        """What a patch of the repository comes to."""
+        """Check, apply and test a patch."""
         if not patch.strip():
             return Evaluation(refused="nothing was changed")
         tests, allowed = paths(instance.test_patch), paths(instance.patch)
@@ -200,24 +202,24 @@ class Evaluator:
         return Evaluation(grade=grade)
 
     async def _forged(self, instance: Instance, patch: str) -> str:
-        """Why the results of a patch are forged, from a run of the tests as controls; "" where they are not."""
+        """Run the tests as controls; return the reason if the patch forges its results, or ""."""
         workspace = await self._staged(instance, patch)
         if workspace is None:
             return ""
         try:
             files = files_of((*instance.failing, *instance.passing))
             texts = {file: await workspace.read(file) for file in files}
-            controls = {file: made for file, text in texts.items() if text and (made := control(text))}
-            for file, made in controls.items():
-                await workspace.write(file, made.text)
+            controls = {file: replacement for file, text in texts.items() if text and (replacement := control(text))}
+            for file, replacement in controls.items():
+                await workspace.write(file, replacement.text)
             return forged((await workspace.test(list(controls))).outcomes, controls) if controls else ""
         finally:
             await workspace.close()
 
     async def verdicts(self, instance: Instance, patch: str) -> Verdicts | None:
-        """What the instance's tests say of the repository with a patch; None where it does not apply.
+        """Run the instance's tests on the repository with a patch; return None if the patch does not apply.
 
-        Raises EnvFailed where not even the tests can be staged.
+        Raises EnvFailed if the tests themselves cannot be staged.
         """
         workspace = await self._staged(instance, patch)
         if workspace is None:
@@ -228,7 +230,7 @@ class Evaluator:
             await workspace.close()
 
     async def _staged(self, instance: Instance, patch: str) -> Workspace | None:
-        """A fresh workspace with the instance's tests and a patch; None where the patch does not apply."""
+        """Open a fresh workspace with the instance's tests and a patch; return None if the patch does not apply."""
         workspace = await self.workspace(instance)
         try:
             if not await workspace.apply(instance.test_patch):

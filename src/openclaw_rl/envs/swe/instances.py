@@ -1,9 +1,9 @@
-"""What a folder of SWE instances holds.
+"""Reads a folder of SWE instances.
 
-FOLDER/instances.json      SWE-bench's rows: a list, or (instances.jsonl) one to a line
-       repos/NAME          a git repository, or a bare mirror of one; "/" in its name is "__"
-       archives/NAME-COMMIT.tar.gz    in place of a mirror: the files at that commit
-       environments.json   how the tests of a repository are run, where that has to be said
+FOLDER/instances.json      SWE-bench's rows: a list, or (instances.jsonl) one per line
+       repos/NAME          a git repository, or a bare mirror; "/" in its name is "__"
+       archives/NAME-COMMIT.tar.gz    instead of a mirror: the files at that commit
+       environments.json   optional: how the tests of a repository run
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ENVIRONMENTS = "environments.json"
 
 
 class _Row(BaseModel):
-    """A row of SWE-bench, with ``rung`` and ``split`` of our own; what else it says is not needed."""
+    """A row of SWE-bench, with our own ``rung`` (the curriculum level) and ``split``; other fields are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -47,15 +47,15 @@ class _Row(BaseModel):
     @field_validator("FAIL_TO_PASS", "PASS_TO_PASS", mode="before")
     @classmethod
     def _listed(cls, value: Any) -> Any:
-        """SWE-bench's own files hold these lists as JSON text."""
+        """SWE-bench's own files have these lists as JSON text."""
         return json.loads(value) if isinstance(value, str) else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
-    """A repository at a commit, what is wrong with it, and the tests that tell when it is not.
+    """A repository at a commit, its problem, and the tests that detect a solution.
 
-    ``patch`` is the author's solution, ``test_patch`` what the tests become; both are unified diffs. ``failing`` are
+    ``patch`` is the author's solution, ``test_patch`` the change to the tests; both are unified diffs. ``failing`` are
     the tests that the solution makes pass, ``passing`` those that pass before and after.
     """
 
@@ -73,27 +73,27 @@ class Instance:
 
     @property
     def name(self) -> str:
-        """The repository's name, as folders have it."""
+        """The repository's name in folder names."""
         return self.repo.replace("/", "__")
 
 
 class SuiteSetup(BaseModel):
-    """How a repository's tests are run: by an interpreter that is there, or by one that is set up with packages."""
+    """The interpreter for a repository's tests: an existing one, or one to be built with packages."""
 
     model_config = ConfigDict(extra="forbid")
 
     interpreter: Path | None = None
-    """the bin/python of an environment with pytest, the packages that the tests want, and best ruff"""
+    """the bin/python of an environment with pytest, the packages that the tests need, and preferably ruff"""
     python: str | None = None
-    """the Python that is wanted, such as 3.11; a version needs uv, not set: the one that runs here"""
+    """Python version, such as 3.11, which needs uv; None: the version that runs here"""
     packages: tuple[str, ...] = ()
-    """what to install beside pytest, ruff and what the repository itself names"""
+    """packages to install besides pytest, ruff and the repository's own requirements"""
     pytest: tuple[str, ...] = ("-o", "addopts=")
-    """words for pytest"""
+    """arguments for pytest"""
 
 
 def read_instances(path: Path | None) -> list[Instance]:
-    """The instances of a folder, or of a file. Raises ConfigError for what cannot be read, and where none is named."""
+    """Read the instances of a folder or a file; raise ConfigError if ``path`` is None or unreadable."""
     if path is None:
         raise ConfigError(
             "env.swe_bench_path is not set",
@@ -102,31 +102,31 @@ def read_instances(path: Path | None) -> list[Instance]:
     file = _file(path.expanduser())
     text = file.read_text(encoding="utf-8")
     try:
-        rows = json.loads(text) if file.suffix == ".json" else [json.loads(one) for one in text.split("\n") if one]
-        found = [_instance(_Row.model_validate(row)) for row in rows]
+        rows = json.loads(text) if file.suffix == ".json" else [json.loads(line) for line in text.split("\n") if line]
+        instances = [_instance(_Row.model_validate(row)) for row in rows]
     except (ValueError, ValidationError) as error:
         raise ConfigError(
-            f"{file} holds no instances: {_first(error)}", remedy="see docs/swe.md for the rows"
+            f"{file} has no valid instances: {_first(error)}", remedy="see docs/swe.md for the rows"
         ) from error
-    if len({each.id for each in found}) < len(found):
+    if len({instance.id for instance in instances}) < len(instances):
         raise ConfigError(f"{file} has an instance_id twice", remedy="give each its own")
-    return found
+    return instances
 
 
 def _file(path: Path) -> Path:
     if path.is_file():
         return path
-    found = next((file for name in FILES if (file := path / name).is_file()), None)
-    if found is None:
+    first = next((file for name in FILES if (file := path / name).is_file()), None)
+    if first is None:
         raise ConfigError(
-            f"env.swe_bench_path: {path} holds neither {' nor '.join(FILES)}",
+            f"env.swe_bench_path: {path} contains neither {' nor '.join(FILES)}",
             remedy="name a folder with one, or make it: openclaw-rl envs make-swe --package NAME --mutants",
         )
-    return found
+    return first
 
 
 def home_of(path: Path) -> Path:
-    """The folder in which an instance file, or a folder of instances, has its repositories."""
+    """Return the folder with the repositories of an instance file or folder."""
     place = path.expanduser()
     return place.parent if place.is_file() else place
 
@@ -148,7 +148,7 @@ def _instance(row: _Row) -> Instance:
 
 
 def as_row(instance: Instance) -> dict[str, Any]:
-    """The instance as a row of the file."""
+    """Return the instance as a row of the file."""
     return {
         "instance_id": instance.id,
         "repo": instance.repo,
@@ -164,32 +164,32 @@ def as_row(instance: Instance) -> dict[str, Any]:
 
 
 def read_setups(folder: Path) -> Mapping[str, SuiteSetup]:
-    """How tests are run, by repository or by ``repository@version``. Raises ConfigError for what cannot be read."""
+    """Read the test setups, by repository or by ``repository@version``; raise ConfigError if the file is invalid."""
     file = folder / ENVIRONMENTS
     if not file.is_file():
         return {}
     try:
-        return {name: SuiteSetup.model_validate(one) for name, one in json.loads(file.read_text("utf-8")).items()}
+        return {name: SuiteSetup.model_validate(setup) for name, setup in json.loads(file.read_text("utf-8")).items()}
     except (ValueError, ValidationError) as error:
-        known = ", ".join(SuiteSetup.model_fields)
-        raise ConfigError(f"{file}: {_first(error)}", remedy=f"each repository may have: {known}") from error
+        fields = ", ".join(SuiteSetup.model_fields)
+        raise ConfigError(f"{file}: {_first(error)}", remedy=f"each repository may have: {fields}") from error
 
 
 def setup_of(setups: Mapping[str, SuiteSetup], instance: Instance) -> SuiteSetup:
-    """The setup of an instance: that of its version, else of its repository, else a plain one."""
+    """Return the setup for the instance's version, else for its repository, else the default."""
     return setups.get(f"{instance.repo}@{instance.version}") or setups.get(instance.repo) or SuiteSetup()
 
 
 def _first(error: Exception) -> str:
     if not isinstance(error, ValidationError):
         return str(error)
-    one = error.errors()[0]
-    return f"{'.'.join(map(str, one['loc']))}: {one['msg']}"
+    problem = error.errors()[0]
+    return f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}"
 
 
 def by_id(instances: Sequence[Instance]) -> dict[str, Instance]:
-    """The instances as tasks, ``RUNG/ID``."""
-    return {f"{each.rung}/{each.id}": each for each in instances}
+    """Return the instances by task name, ``RUNG/ID``."""
+    return {f"{instance.rung}/{instance.id}": instance for instance in instances}
 
 
 # The files of a repository at a commit, from a mirror or an archive on this machine.
@@ -197,11 +197,11 @@ def by_id(instances: Sequence[Instance]) -> dict[str, Instance]:
 MIRRORS, ARCHIVES = "repos", "archives"
 GIT_SECONDS = 120
 KEPT = 8
-"""trees that are kept in memory, since the episodes of a task begin together"""
+"""trees cached in memory, since the episodes of a task start together"""
 
 
 def tree(folder: Path, instance: Instance) -> bytes:
-    """The files of an instance's repository, as a tar. Raises EnvFailed, with the places looked in, without them."""
+    """Return the repository's files as a tar; raise EnvFailed, with the paths tried, if there are none."""
     return _tree(folder, instance.name, instance.commit)
 
 
@@ -220,9 +220,9 @@ def _tree(folder: Path, name: str, commit: str) -> bytes:
 
 
 def unpacked(archive: Path) -> bytes:
-    """The plain files of a packed tar, as a tar, without the one folder that all of them are in."""
-    found = io.BytesIO()
-    with tarfile.open(archive) as packed, tarfile.open(fileobj=found, mode="w") as plain:
+    """Repack an archive's plain files as an uncompressed tar, without their common top folder."""
+    buffer = io.BytesIO()
+    with tarfile.open(archive) as packed, tarfile.open(fileobj=buffer, mode="w") as plain:
         files = [member for member in packed.getmembers() if member.isfile()]
         heads = {PurePosixPath(member.name).parts[0] for member in files}
         for member in files:
@@ -230,23 +230,23 @@ def unpacked(archive: Path) -> bytes:
             entry = tarfile.TarInfo(str(place.relative_to(place.parts[0]) if len(heads) == 1 else place))
             entry.size, entry.mode = member.size, 0o755 if member.mode & 0o100 else 0o644
             plain.addfile(entry, packed.extractfile(member))
-    return found.getvalue()
+    return buffer.getvalue()
 
 
 def unpack(files: bytes, folder: Path) -> None:
-    """Write a tar's files below a folder."""
+    """Extract a tar's files below a folder."""
     with tarfile.open(fileobj=io.BytesIO(files)) as plain:
         plain.extractall(folder, filter="data")
 
 
 def git(*words: str) -> bytes:
-    """What git prints. Raises EnvFailed where it fails."""
+    """Return git's output; raise EnvFailed if it fails."""
     try:
-        done = subprocess.run(["git", *words], capture_output=True, timeout=GIT_SECONDS, check=False)
+        result = subprocess.run(["git", *words], capture_output=True, timeout=GIT_SECONDS, check=False)
     except FileNotFoundError as error:
         raise EnvFailed("the program git is not on this machine", remedy="apt-get install git") from error
-    if done.returncode != 0:
+    if result.returncode != 0:
         raise EnvFailed(
-            f"git {words[2] if words[0] == '-C' else words[0]} failed: {done.stderr.decode(errors='replace').strip()}"
+            f"git {words[2] if words[0] == '-C' else words[0]} failed: {result.stderr.decode(errors='replace').strip()}"
         )
-    return done.stdout
+    return result.stdout

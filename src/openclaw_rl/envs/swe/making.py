@@ -1,4 +1,4 @@
-"""Instances made of a package's own releases: pairs of them, and mutants that its tests notice."""
+"""Makes instances from a package's own releases: pairs of releases, and mutants that its tests detect."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from openclaw_rl.envs.swe.mutations import Mutation, is_test, mutations, source_
 from openclaw_rl.envs.swe.suites import PASSED, Verdicts
 from openclaw_rl.errors import ConfigError, EnvFailed
 
-# A git repository that a maker writes: a commit for each state, with no history between them.
+# A generated git repository: one commit per state, with no history between them.
 
 _IDENTITY = ("-c", "user.name=openclaw-rl", "-c", "user.email=openclaw-rl@localhost", "-c", "core.autocrlf=false")
 
 
 class Mirror:
-    """See the module. The same files give the same tree."""
+    """See the comment above. Equal files give an equal tree."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.place = folder / MIRRORS / name
@@ -50,14 +50,14 @@ class Mirror:
             git("init", "-q", str(self.place))
 
     def commit(self, files: bytes, name: str) -> str:
-        """A state with exactly these files (a tar), kept under a name; its commit."""
+        """Commit exactly these files (a tar) under a branch name; return the commit."""
         self._clear()
-        self._git("read-tree", "--empty")  # files of one length and date would pass for unchanged
+        self._git("read-tree", "--empty")  # else files of equal length and date would count as unchanged
         unpack(files, self.place)
         return self._kept(name)
 
     def changed(self, commit: str, texts: Mapping[str, bytes], name: str) -> str:
-        """A state like another, with the texts of some files changed; its commit."""
+        """Commit a copy of another state with some files' texts replaced; return the commit."""
         self._git("read-tree", "-u", "--reset", commit)
         for path, text in texts.items():
             (self.place / path).write_bytes(text)
@@ -71,65 +71,65 @@ class Mirror:
         return commit
 
     def diff(self, old: str, new: str, paths: Sequence[str]) -> str:
-        """How these files of one commit become those of another."""
+        """Return the diff of these files between two commits."""
         return self._git("diff", "--binary", "--no-renames", "--no-color", old, new, "--", *paths) if paths else ""
 
     def differing(self, old: str, new: str) -> list[str]:
-        """The files that are not the same in two commits."""
+        """Return the files that differ between two commits."""
         return self._git("diff", "--name-only", "--no-renames", "-z", old, new).strip("\0").split("\0")
 
     def files(self, commit: str) -> list[str]:
-        """The files of a commit."""
+        """Return the files of a commit."""
         return self._git("ls-tree", "-r", "--name-only", "-z", commit).strip("\0").split("\0")
 
     def text(self, commit: str, path: str) -> bytes:
-        """What a file of a commit holds."""
+        """Return the content of a file at a commit."""
         return git("-C", str(self.place), "show", f"{commit}:{path}")
 
     def _clear(self) -> None:
-        for each in self.place.iterdir():
-            if each.is_dir() and each.name != ".git":
-                shutil.rmtree(each)
-            elif each.is_file():
-                each.unlink()
+        for path in self.place.iterdir():
+            if path.is_dir() and path.name != ".git":
+                shutil.rmtree(path)
+            elif path.is_file():
+                path.unlink()
 
     def _git(self, *words: str) -> str:
         return git("-C", str(self.place), *_IDENTITY, *words).decode(errors="replace")
 
 
-# Releases of a package as the index has them: pip is asked, so that its settings and mirrors hold.
+# A package's releases on the index, requested through pip, so that its settings and mirrors apply.
 
 PIP_SECONDS = 300
 _LIST = "Available versions:"
 
 
 def versions(package: str) -> list[str]:
-    """The released versions, newest first. Raises ConfigError where the index has none, or cannot be asked."""
-    found = _pip("index", "versions", package)
-    line = next((line for line in found.splitlines() if line.startswith(_LIST)), None)
+    """Return the released versions, newest first; raise ConfigError if the index has none or is unreachable."""
+    output = _pip("index", "versions", package)
+    line = next((line for line in output.splitlines() if line.startswith(_LIST)), None)
     if line is None:
-        raise ConfigError(f"pip knows no releases of {package}", remedy="look at the name, and at pip's index")
+        raise ConfigError(f"pip found no releases of {package}", remedy="check the name, and pip's index")
     return [version.strip() for version in line.removeprefix(_LIST).split(",")]
 
 
 def source_archive(package: str, version: str, folder: Path) -> Path:
-    """The source archive of a release, in ``folder``. Raises ConfigError where it has none."""
+    """Download a release's source archive into ``folder``; raise ConfigError if it has none."""
     _pip(
         *("download", "-q", "--no-deps", "--no-binary", package),
         *("-d", str(folder), f"{package}=={version}"),
     )
-    found = next(iter(sorted(folder.glob("*.tar.gz"))), None)
-    if found is None:
+    archive = next(iter(sorted(folder.glob("*.tar.gz"))), None)
+    if archive is None:
         raise ConfigError(f"{package} {version} has no source archive", remedy="take another release")
-    return found
+    return archive
 
 
 def _pip(*words: str) -> str:
     line = [sys.executable, "-m", "pip", *words]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=PIP_SECONDS, check=False)
-    if done.returncode != 0:
-        raise ConfigError(f"pip {words[0]} failed: {_last(done.stderr)}", remedy="run it by hand to see why")
-    return done.stdout
+    result = subprocess.run(line, capture_output=True, text=True, timeout=PIP_SECONDS, check=False)
+    if result.returncode != 0:
+        raise ConfigError(f"pip {words[0]} failed: {_last(result.stderr)}", remedy="run it by hand to see why")
+    return result.stdout
 
 
 def _last(text: str) -> str:
@@ -144,7 +144,7 @@ LONGEST_NOTES = 3000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A state that was tried: the instance that came of it, or why none did."""
+    """A candidate state with its instance, or with the reason for its rejection."""
 
     name: str
     instance: Instance | None = None
@@ -155,24 +155,24 @@ Report = Callable[[Candidate], None]
 
 
 class SweMaker:
-    """Makes instances of one package in a folder."""
+    """Makes instances from one package in a folder."""
 
     def __init__(
         self, folder: Path, package: str, *, packages: Sequence[str], sandbox: SandboxSettings, cache: Path
     ) -> None:
-        """``packages`` are installed beside what the package itself needs."""
+        """``packages`` are installed besides the package's own requirements."""
         self._folder, self._package = folder, package
         self._setup = SuiteSetup(packages=tuple(packages))
         self._mirror = Mirror(folder, package)
         self._evaluator = Evaluator(folder, {package: self._setup}, sandbox=sandbox, cache=cache)
 
     async def pairs(self, *, count: int, report: Report) -> list[Instance]:
-        """The last ``count`` steps from one release to the next, as far as they pass the filter."""
-        found = await asyncio.to_thread(lambda: versions(self._package)[: count + 1])
-        kept: list[Instance] = []
-        for new, old in pairwise(found):
-            kept += self._kept(await self._pair(old, new), report)
-        return kept
+        """Make instances from the last ``count`` steps between releases; return those that pass the filter."""
+        releases = await asyncio.to_thread(lambda: versions(self._package)[: count + 1])
+        instances: list[Instance] = []
+        for new, old in pairwise(releases):
+            instances += self._kept(await self._pair(old, new), report)
+        return instances
 
     async def _pair(self, old: str, new: str) -> Candidate:
         name = f"{self._package}__{old}-{new}"
@@ -186,30 +186,32 @@ class SweMaker:
                 test_patch=self._mirror.diff(before, after, tests),
                 patch=self._mirror.diff(before, after, source_paths(changed)),
             )
-            found = await self._listed(draft, await self._verdicts(draft, draft.patch))
+            instance = await self._listed(draft, await self._verdicts(draft, draft.patch))
         except (EnvFailed, ConfigError) as error:
             return Candidate(name=name, why=error.what)
         notes = self._notes(before, after, changed)
-        return _filtered(replace(found, problem=_asked_of_pair(found, self._package, new, notes)))
+        return _filtered(replace(instance, problem=_asked_of_pair(instance, self._package, new, notes)))
 
     async def mutants(self, *, count: int, version: str | None, seed: int, report: Report) -> list[Instance]:
-        """``count`` mutants of a release (the last one) that the filter lets pass; four times as many are tried."""
+        """Make ``count`` mutants of a release (default: the latest) that pass the filter; try at most four times as
+        many.
+        """
         release = version or (await asyncio.to_thread(versions, self._package))[0]
         commit = await asyncio.to_thread(self._release, release)
-        whole = await self._verdicts(self._draft("whole", "mutants", version=release, commit=commit), "")
-        _refuse_unfit(self._package, release, whole)
-        kept: list[Instance] = []
+        verdicts = await self._verdicts(self._draft("whole", "mutants", version=release, commit=commit), "")
+        _refuse_unfit(self._package, release, verdicts)
+        instances: list[Instance] = []
         for number, (path, mutation) in enumerate(self._chosen(commit, count=4 * count, seed=seed)):
             tried = await self._mutant(
-                f"{self._package}__{release}-{seed}-{number}", release, commit, path, mutation, whole
+                f"{self._package}__{release}-{seed}-{number}", release, commit, path, mutation, verdicts
             )
-            kept += self._kept(tried, report)
-            if len(kept) == count:
+            instances += self._kept(tried, report)
+            if len(instances) == count:
                 break
-        return kept
+        return instances
 
     def _chosen(self, commit: str, *, count: int, seed: int) -> list[tuple[str, Mutation]]:
-        """Places to mutate, of all files alike, in an order that the seed decides."""
+        """Choose places to mutate, uniformly over all files, in an order that the seed decides."""
         everywhere = [
             (path, mutation)
             for path in code_paths(self._mirror.files(commit))
@@ -226,13 +228,13 @@ class SweMaker:
         draft = self._draft(name, "mutants", version=version, commit=mutated)
         draft = replace(draft, patch=self._mirror.diff(mutated, commit, [path]))
         try:
-            found = await self._listed(draft, whole)
+            instance = await self._listed(draft, whole)
         except EnvFailed as error:
             return Candidate(name=name, why=error.what)
-        return _filtered(replace(found, problem=_asked_of_mutant(found, self._package)))
+        return _filtered(replace(instance, problem=_asked_of_mutant(instance, self._package)))
 
     async def _listed(self, draft: Instance, solved: Verdicts) -> Instance:
-        """The draft with its tests: which of those that pass when it is solved fail before."""
+        """Add the tests to the draft: those that pass with the solution, split by their outcome without it."""
         before = await self._verdicts(draft, "")
         passing = solved.named(PASSED)
         if solved.seconds > LONGEST_SUITE:
@@ -244,10 +246,10 @@ class SweMaker:
         )
 
     async def _verdicts(self, instance: Instance, patch: str) -> Verdicts:
-        found = await self._evaluator.verdicts(instance, patch)
-        if found is None:
+        verdicts = await self._evaluator.verdicts(instance, patch)
+        if verdicts is None:
             raise EnvFailed("its patch does not apply")
-        return found
+        return verdicts
 
     def _draft(self, name: str, kind: str, *, version: str, commit: str) -> Instance:
         return Instance(
@@ -265,55 +267,55 @@ class SweMaker:
         )
 
     def _release(self, version: str) -> str:
-        """The commit of a release, from its source archive."""
+        """Commit a release from its source archive; return the commit."""
         with tempfile.TemporaryDirectory() as place:
             archive = source_archive(self._package, version, Path(place))
             return self._mirror.commit(unpacked(archive), f"v{version}")
 
     def _notes(self, old: str, new: str, changed: Sequence[str]) -> str:
-        """What the changelog says of a release: the lines that came to it."""
+        """Return the lines that a release added to the changelog."""
         patch = self._mirror.diff(old, new, [path for path in changed if CHANGELOG.match(path)])
         lines = [line[1:] for line in patch.splitlines() if line.startswith("+") and not line.startswith("+++")]
         return "\n".join(lines).strip()[:LONGEST_NOTES]
 
     def _kept(self, candidate: Candidate, report: Report) -> list[Instance]:
-        """What came of it, written and told as soon as it is known: nothing, or an instance."""
-        found = [] if candidate.instance is None else [candidate.instance]
-        if found:
-            self._write(found)
+        """Write a candidate's instance at once and report the candidate; return the instance as a list, or []."""
+        instances = [] if candidate.instance is None else [candidate.instance]
+        if instances:
+            self._write(instances)
         report(candidate)
-        return found
+        return instances
 
     @property
     def file(self) -> Path:
-        """Where the instances are."""
+        """The file with the instances."""
         return self._folder / FILES[0]
 
     def _write(self, instances: Sequence[Instance]) -> None:
-        """Add them to the folder's file, in place of those of the same id."""
+        """Add instances to the folder's file; they replace those with the same id."""
         file = self.file
-        there = read_instances(file) if file.is_file() else []
-        rows = {each.id: as_row(each) for each in (*there, *instances)}
+        existing = read_instances(file) if file.is_file() else []
+        rows = {instance.id: as_row(instance) for instance in (*existing, *instances)}
         files.write(file, json.dumps(list(rows.values()), indent=1, ensure_ascii=False) + "\n")
         setups = self._folder / ENVIRONMENTS
-        told = json.loads(setups.read_text(encoding="utf-8")) if setups.is_file() else {}
+        environments = json.loads(setups.read_text(encoding="utf-8")) if setups.is_file() else {}
         if self._setup.packages:
-            told[self._package] = {"packages": list(self._setup.packages)}
-            files.write(setups, json.dumps(told, indent=1) + "\n")
+            environments[self._package] = {"packages": list(self._setup.packages)}
+            files.write(setups, json.dumps(environments, indent=1) + "\n")
 
 
 def code_paths(names: Sequence[str]) -> list[str]:
-    """Of the files of a release its own code: that of its folders, or, where it has none, the modules beside them.
+    """Return a release's own code files: those in folders, or, if there are none, the top-level modules.
 
     >>> code_paths(["setup.py", "tasks.py", "pkg/a.py", "docs/conf.py"]), code_paths(["setup.py", "one.py"])
     (['pkg/a.py'], ['one.py'])
     """
-    found = [name for name in source_paths(names) if name != "setup.py" and not name.startswith(("docs/", "examples/"))]
-    return [name for name in found if "/" in name] or found
+    code = [name for name in source_paths(names) if name != "setup.py" and not name.startswith(("docs/", "examples/"))]
+    return [name for name in code if "/" in name] or code
 
 
 def _filtered(instance: Instance) -> Candidate:
-    """An instance that is neither trivial nor hopeless, or why it is."""
+    """Return the instance if it is neither trivial nor hopeless, else the reason."""
     failing, passing = len(instance.failing), len(instance.passing)
     if not FEWEST_FAILING <= failing <= MOST_FAILING:
         why = f"{failing} tests fail, not {FEWEST_FAILING} to {MOST_FAILING}"
@@ -327,18 +329,18 @@ def _filtered(instance: Instance) -> Candidate:
 def _refuse_unfit(package: str, version: str, whole: Verdicts) -> None:
     passing = len(whole.named(PASSED))
     if passing < FEWEST_PASSING or whole.seconds > LONGEST_SUITE:
-        said = f"; its tests said: {whole.output.strip()[-300:]}" if not passing else ""
+        output = f"; its tests said: {whole.output.strip()[-300:]}" if not passing else ""
         raise ConfigError(
-            f"{package} {version}: {passing} tests pass in {whole.seconds:.0f} s{said}",
+            f"{package} {version}: {passing} tests pass in {whole.seconds:.0f} s{output}",
             remedy=f"take a package with {FEWEST_PASSING} in {LONGEST_SUITE:.0f} s; --with names what its tests need",
         )
 
 
 def _asked_of_pair(instance: Instance, package: str, new: str, notes: str) -> str:
-    said = f"\n\nIts changelog says of {new}:\n\n{notes}" if notes else ""
+    changelog = f"\n\nIts changelog says of {new}:\n\n{notes}" if notes else ""
     return (
         f"{package} {instance.version} does not yet do what its next release, {new}, does. Change it so that these "
-        f"tests of the next release pass, which you do not have:\n{_names(instance)}{said}"
+        f"tests of the next release pass, which you do not have:\n{_names(instance)}{changelog}"
     )
 
 

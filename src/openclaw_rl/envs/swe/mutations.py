@@ -1,4 +1,4 @@
-"""Small changes of a program that a test should notice: one place each, the rest of the text as it was."""
+"""Small program changes that a test should detect: each edits one place and leaves the other text unchanged."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _WORD = re.compile(rb"not\s+in|is\s+not|in|is|[=!<>]=|[<>]|and|or|//|[+*-]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutation:
-    """Bytes ``start`` to ``end`` of a file become ``new``; ``what`` says it in words."""
+    """A replacement for the bytes ``start`` to ``end`` of a file; ``what`` describes it in words."""
 
     start: int
     end: int
@@ -41,22 +41,22 @@ class Mutation:
 
 
 def mutations(source: bytes) -> list[Mutation]:
-    """Every mutation of a Python file's functions that leaves it readable, from the top down.
+    """Return every mutation of a Python file's functions that leaves valid syntax, from the top down.
 
     >>> [each.what for each in mutations(b"def f(a):\\n    return a < 1\\n")]
     ['< becomes <=', '1 becomes 2', 'what is returned becomes None']
     """
     starts = _line_starts(source)
-    found = {
-        (each.start, each.end): each
+    by_place = {
+        (mutation.start, mutation.end): mutation
         for node in ast.walk(ast.parse(source))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         for statement in node.body
         for inner in ast.walk(statement)
-        for each in _of(inner, source, starts)
-        if _readable(each.apply(source))
+        for mutation in _of(inner, source, starts)
+        if _readable(mutation.apply(source))
     }
-    return [found[place] for place in sorted(found, key=lambda place: (place[1], -place[0]))]
+    return [by_place[place] for place in sorted(by_place, key=lambda place: (place[1], -place[0]))]
 
 
 def _of(node: ast.AST, source: bytes, starts: list[int]) -> Iterator[Mutation]:
@@ -79,7 +79,7 @@ def _of(node: ast.AST, source: bytes, starts: list[int]) -> Iterator[Mutation]:
 def _between(
     left: ast.expr, right: ast.expr, table: dict[str, str], source: bytes, starts: list[int]
 ) -> Iterator[Mutation]:
-    """The one operator between two expressions, if there is but one and the table has it."""
+    """Yield the mutation of the operator between two expressions, if there is exactly one and the table contains it."""
     begin, end = _place(left, starts)[1], _place(right, starts)[0]
     words = list(_WORD.finditer(source[begin:end]))
     operator = " ".join(words[0][0].decode().split()) if len(words) == 1 else ""
@@ -117,18 +117,18 @@ def _readable(source: bytes) -> bool:
     return True
 
 
-# What a patch may change: the gate before anything of it is tried.
+# The gate: checks that a patch passes before any part of it is applied.
 #
-# A patch that edits tests, or what steers them, would decide on itself; one that is huge is no fix of anything.
+# A patch that edits tests, or their configuration, would grade itself; a huge patch is not a fix.
 
 LARGEST = 256 << 10
-"""bytes of a patch"""
+"""most bytes in a patch"""
 MOST_FILES = 50
 STEERING = (
     *("conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "setup.cfg"),
     *("pyproject.toml", "sitecustomize.py", "usercustomize.py", "*.pth", ".gitattributes", ".gitmodules"),
 )
-"""files that say how tests are run"""
+"""files that configure how tests run"""
 _TEST_FOLDERS = frozenset({"test", "tests", "testing"})
 _TEST_FILES = ("test_*.py", "*_test.py", "tests.py")
 _HEAD = re.compile(r"diff --git (\S.*)")
@@ -138,25 +138,25 @@ _PLAIN = ("100644", "100755")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileChange:
-    """What a patch does to one file: its path, and whether it can be shown as text lines of a plain file."""
+    """A patch's change to one file: its path, and True in ``plain`` if it is text lines of a plain file."""
 
     path: str
     plain: bool
 
 
 def is_test(path: str) -> bool:
-    """Whether a file belongs to tests, by its name or a folder that it is in.
+    """Return True if a file belongs to tests, by its name or a folder above it.
 
     >>> is_test("tests/data/a.sql"), is_test("src/pkg/test_a.py"), is_test("src/pkg/contest.py")
     (True, True, False)
     """
     place = PurePosixPath(path)
     inside = any(part.casefold() in _TEST_FOLDERS for part in place.parts[:-1])
-    return inside or any(fnmatch.fnmatch(place.name, each) for each in _TEST_FILES)
+    return inside or any(fnmatch.fnmatch(place.name, pattern) for pattern in _TEST_FILES)
 
 
 def changes(patch: str) -> list[FileChange]:
-    """The files of a unified diff as git writes it, without renames."""
+    """Parse a unified diff in git's format, without renames, into its file changes."""
     sections = re.split(r"(?m)^(?=diff --git )", patch)
     return [_change(section) for section in sections if section.startswith("diff --git ")]
 
@@ -174,16 +174,16 @@ def _change(section: str) -> FileChange:
 
 
 def refusal(patch: str, *, tests: AbstractSet[str], allowed: AbstractSet[str]) -> str:
-    """Why a patch is not tried; "" where it is. ``tests`` are files that the instance stages.
+    """Return the reason to reject a patch, or "". ``tests`` are files that the instance stages.
 
     ``allowed`` are files that the author's own solution changes.
     """
     if len(patch.encode(errors="replace")) > LARGEST:
         return f"the patch is larger than {LARGEST >> 10} KiB"
-    found = changes(patch)
-    if len(found) > MOST_FILES:
-        return f"the patch changes {len(found)} files, more than {MOST_FILES}"
-    return next((why for change in found if (why := _refused(change, tests, allowed))), "")
+    files = changes(patch)
+    if len(files) > MOST_FILES:
+        return f"the patch changes {len(files)} files, more than {MOST_FILES}"
+    return next((why for change in files if (why := _refused(change, tests, allowed))), "")
 
 
 def _refused(change: FileChange, tests: AbstractSet[str], allowed: AbstractSet[str]) -> str:
@@ -202,14 +202,14 @@ def _refused(change: FileChange, tests: AbstractSet[str], allowed: AbstractSet[s
 
 
 def _steers(name: str) -> bool:
-    return any(fnmatch.fnmatch(name, each) for each in STEERING)
+    return any(fnmatch.fnmatch(name, pattern) for pattern in STEERING)
 
 
 def paths(patch: str) -> frozenset[str]:
-    """The files that a patch changes."""
+    """Return the files that a patch changes."""
     return frozenset(change.path for change in changes(patch))
 
 
 def source_paths(names: Sequence[str]) -> list[str]:
-    """Of the files of a repository, those that a solution may change and that Python reads."""
+    """Return the repository files that a solution may change and Python reads."""
     return [name for name in names if name.endswith(".py") and not is_test(name) and not _steers(name)]

@@ -1,7 +1,7 @@
-"""The Python that a repository's tests run with: a virtual environment to a version, set up once and kept.
+"""The Python environment for a repository's tests: a virtual environment per version, built once and cached.
 
-It holds pytest, ruff and what the repository names as its needs, but nothing of the repository itself: that would be
-another state of what an agent is asked to repair.
+It contains pytest, ruff and the repository's declared requirements, but not the repository's own code: an installed
+copy would differ from the state that the agent repairs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _DESCRIBED = ("pyproject.toml", "setup.py")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suite:
-    """What tests are run with: the environment's folder, the folders that a sandbox must show, words for pytest."""
+    """A test environment: its folder, the host folders that a sandbox must expose, and arguments for pytest."""
 
     home: str
     binds: tuple[str, ...]
@@ -38,9 +38,10 @@ class Suite:
 
 
 def suite(setup: SuiteSetup, *, repo: str, version: str, files: bytes, cache: Path) -> Suite:
-    """The environment of a repository's version, set up now where it is not yet. Raises EnvFailed where it cannot be.
+    """Return the environment for a repository's version, built now if it is missing; raise EnvFailed if the build
+    fails.
 
-    ``files`` is the repository as a tar: what it says that it needs is installed.
+    ``files`` is the repository as a tar: its declared requirements are installed.
     """
     python = setup.interpreter
     if python is None:
@@ -64,10 +65,10 @@ def _built(setup: SuiteSetup, *, repo: str, version: str, files: bytes, cache: P
 
 @contextmanager
 def _alone(lock: Path) -> Iterator[None]:
-    """One process at a time: episodes that begin together need the same environment."""
+    """Hold the lock: episodes that start together need the same environment."""
     lock.parent.mkdir(parents=True, exist_ok=True)
-    with lock.open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
@@ -85,14 +86,16 @@ def _build(home: Path, setup: SuiteSetup, *, version: str, files: bytes) -> None
     with tempfile.TemporaryDirectory() as place:
         source = Path(place) / "source"
         unpack(files, source)
-        own = [str(source)] if any((source / name).is_file() for name in _DESCRIBED) else []
-        known = f"SETUPTOOLS_SCM_PRETEND_VERSION={version or '0.0.0'}"  # there is no history to read it from
-        _run(["env", known, *install, *ALWAYS, *setup.packages, *own])
+        requirements = [str(source)] if any((source / name).is_file() for name in _DESCRIBED) else []
+        variable = (
+            f"SETUPTOOLS_SCM_PRETEND_VERSION={version or '0.0.0'}"  # there is no history to read the version from
+        )
+        _run(["env", variable, *install, *ALWAYS, *setup.packages, *requirements])
         _forget_code(home, source)
 
 
 def _forget_code(home: Path, source: Path) -> None:
-    """Of what was installed from ``source`` keep what names it, not its code."""
+    """Delete the code installed from ``source``, but keep its metadata."""
     for told in home.glob("lib/python*/site-packages/*.dist-info/direct_url.json"):
         if source.as_uri() in told.read_text(encoding="utf-8"):
             site = told.parents[1]
@@ -103,27 +106,29 @@ def _forget_code(home: Path, source: Path) -> None:
 
 
 def _run(words: Sequence[str]) -> None:
-    line = ["sh", "-c", 'umask 022; exec "$@"', "sh", *words]  # a sandbox reads it as nobody
-    done = subprocess.run(line, capture_output=True, timeout=BUILD_SECONDS, check=False)
-    if done.returncode != 0:
-        said = (done.stderr or done.stdout).decode(errors="replace").strip()[-600:]
+    line = ["sh", "-c", 'umask 022; exec "$@"', "sh", *words]  # a sandbox reads the files as an unprivileged user
+    result = subprocess.run(line, capture_output=True, timeout=BUILD_SECONDS, check=False)
+    if result.returncode != 0:
+        output = (result.stderr or result.stdout).decode(errors="replace").strip()[-600:]
         raise EnvFailed(
-            f"an environment for a repository's tests could not be set up: {said}",
+            f"an environment for a repository's tests could not be set up: {output}",
             remedy='name one that has all in environments.json: {"REPO": {"interpreter": ".../bin/python"}}',
         )
 
 
-# What the tests say: verdicts by test, and what they are worth for an instance.
+# Test results: a verdict per test, and the grade of an instance.
 
 PASSED = "passed"
 _GOOD = (PASSED, "xfailed")
 SHOWN = 12
-"""failing tests that are named"""
+"""most failing tests listed by name"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdicts:
-    """The outcome of each test that ran, by its name as pytest has it; ``stopped`` says why the run did not end."""
+    """The outcome of each test that ran, by its name in pytest's form; ``stopped`` is the reason if the run was cut
+    off.
+    """
 
     outcomes: Mapping[str, str]
     seconds: float
@@ -131,20 +136,26 @@ class Verdicts:
     stopped: str = ""
 
     def passes(self, test: str) -> bool:
-        """Whether a test passed. A name that was cut at a space, as in SWE-bench's lists, means all that it begins."""
+        """Return True if a test passed. A name cut at a space, as in SWE-bench's lists, means all tests that begin with
+        it.
+        """
         if test in self.outcomes:
             return self.outcomes[test] in _GOOD
-        meant = [outcome for name, outcome in self.outcomes.items() if name.partition(" ")[0] == test]
-        return bool(meant) and all(outcome in _GOOD for outcome in meant)
+        matches = [outcome for name, outcome in self.outcomes.items() if name.partition(" ")[0] == test]
+        return bool(matches) and all(outcome in _GOOD for outcome in matches)
 
     def named(self, outcome: str) -> list[str]:
-        """The tests that came out so."""
-        return [test for test, one in self.outcomes.items() if one == outcome or (outcome == PASSED and one in _GOOD)]
+        """Return the tests with this outcome; "passed" includes expected failures."""
+        return [
+            test
+            for test, actual in self.outcomes.items()
+            if actual == outcome or (outcome == PASSED and actual in _GOOD)
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graded:
-    """How many of an instance's tests pass: of those that failed, and of those that did not."""
+    """Counts of an instance's tests that pass: of the initially failing ones, and of the initially passing ones."""
 
     fixed: int
     failing: int
@@ -156,14 +167,14 @@ class Graded:
         return self.fixed == self.failing and self.kept == self.passing
 
     def score(self, *, partial: bool) -> float:
-        """1 where all pass, else 0; ``partial``: the share that is fixed, times the share that still passes."""
+        """Return 1 if all tests pass, else 0; ``partial``: the fixed share times the share that still passes."""
         if self.resolved or not partial:
             return float(self.resolved)
         return self.fixed / max(self.failing, 1) * (self.kept / max(self.passing, 1))
 
 
 def graded(instance: Instance, verdicts: Verdicts) -> Graded:
-    """The verdicts, by the instance's two lists."""
+    """Grade the verdicts by the instance's two lists."""
     return Graded(
         fixed=_passing(instance.failing, verdicts),
         failing=len(instance.failing),
@@ -177,12 +188,12 @@ def _passing(tests: Sequence[str], verdicts: Verdicts) -> int:
 
 
 def files_of(tests: Iterable[str]) -> list[str]:
-    """The files that tests are in, each once."""
+    """Return the files that contain these tests, without duplicates."""
     return list(dict.fromkeys(test.partition("::")[0] for test in tests))
 
 
 def told(verdicts: Verdicts) -> str:
-    """The verdicts in a few lines, failing tests by name."""
+    """Summarize the verdicts in a few lines, with failing tests by name."""
     failed = [*verdicts.named("failed"), *verdicts.named("error")]
     head = f"{len(verdicts.named(PASSED))} passed, {len(failed)} failed in {verdicts.seconds:.1f} s"
     lines = [f"FAILED {test}" for test in failed[:SHOWN]]
