@@ -167,7 +167,7 @@ async def test_a_task_that_is_refused_is_played_no_more_and_the_others_go_on(tmp
     assert {episode.task for episode in ended[-4:]} == {"ant"}
     assert sum(episode.refused for episode in ended) == 4, "two tasks, a group of two each"
     [alarm] = (await episodes.status())["alarms"]
-    assert alarm["what"].startswith("2 tasks are not admitted and are played no more, rotten among them: ")
+    assert alarm["what"].startswith("2 tasks are not admitted and no longer played, for example rotten: ")
 
 
 async def test_an_environment_without_task_sets_is_played_as_it_is(tmp_path: Path) -> None:

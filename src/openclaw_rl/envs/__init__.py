@@ -1,1 +1,1 @@
-"""Environments: clients whose reply is the next state. Episodes, and the sandbox that their commands run in."""
+"""Environments: clients whose reply is the next state; their episodes, and the sandbox for their commands."""

@@ -1,7 +1,7 @@
-"""The audit of tasks: none trains before its gold solution has scored 1 and doing nothing has scored less.
+"""The task audit: a task trains only after its gold solution has scored 1 and doing nothing has scored less.
 
-What was found is kept in a file, one line to a task, under the hash of what the task asks and of its gold solution: a
-task that changes is audited anew.
+Results are stored in a file, one line per task, under a hash of the instruction and the gold solution: a changed task
+is audited again.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from openclaw_rl.ports import Env, Observation, SupportsOutcome, SupportsSolutio
 from openclaw_rl.types import Message, Prompt
 
 BEST = 1.0
-"""what a solved task is paid, whether its environment pays from -1 or from 0"""
+"""reward of a solved task in every environment, with rewards from -1 as well as from 0"""
 LONGEST_SOLUTION = 100
-"""replies after which a solution that shows as it is played is given up"""
+"""most replies of a gold solution that is only revealed during play"""
 ALIKE = 0.9
-"""share of word triples that two instructions have in common, from which on they are near-duplicates"""
+"""share of common word triples from which two instructions are near-duplicates"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskAudit:
-    """What one task was found worth: outcomes of its gold solution (None: it has none) and of doing nothing."""
+    """The audit of one task: the outcomes of its gold solution (None if it has none) and of doing nothing."""
 
     env: str
     task: str
@@ -38,7 +38,7 @@ class TaskAudit:
 
     @property
     def fault(self) -> str:
-        """Why it is not admitted; "" where it is. What doing nothing scores is compared with what solving it does."""
+        """The reason for a refusal, or "": the gold solution scores too little, or doing nothing scores as much."""
         if self.gold is not None and self.gold < BEST:
             return f"its gold solution scores {self.gold:g}, not {BEST:g}"
         solved = "its gold solution" if self.gold is not None else "a solution"
@@ -46,14 +46,14 @@ class TaskAudit:
 
 
 def fingerprint(env: SupportsTaskSets, task: str) -> str:
-    """Equal for tasks that ask the same and are solved the same way."""
+    """Return a hash that is equal for tasks with equal instructions and solutions."""
     gold = [(reply.content, [(call.name, call.arguments) for call in reply.tool_calls]) for reply in env.gold(task)]
     text = json.dumps([env.instruction(task), gold], ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 async def audit_task(make_env: Callable[[], Env], task: str) -> TaskAudit:
-    """Play its gold solution, and nothing at all, each from a fresh start."""
+    """Play the gold solution, and an empty reply, each from a fresh start."""
     env = make_env()
     try:
         if not isinstance(env, SupportsTaskSets):
@@ -67,7 +67,7 @@ async def audit_task(make_env: Callable[[], Env], task: str) -> TaskAudit:
 
 
 async def _solved(env: Env, task: str, replies: Sequence[Message]) -> float | None:
-    """The outcome of the gold solution: the one that is known, else the one that shows as the task is played."""
+    """Return the outcome of the gold solution: a known one, else one that is revealed step by step."""
     if replies or not isinstance(env, SupportsSolution):
         return await _outcome(env, task, replies) if replies else None
     await env.reset(task, seed=0)
@@ -75,23 +75,23 @@ async def _solved(env: Env, task: str, replies: Sequence[Message]) -> float | No
         reply = await env.solution()
         if reply is None:
             break
-        seen = await env.step(reply)
-        if seen.done and seen.reward is not None:
-            return seen.reward
+        observation = await env.step(reply)
+        if observation.done and observation.reward is not None:
+            return observation.reward
     return await env.outcome() if isinstance(env, SupportsOutcome) else 0.0
 
 
 async def _outcome(env: Env, task: str, replies: Sequence[Message]) -> float:
     await env.reset(task, seed=0)
     for reply in replies:
-        seen = await env.step(reply)
-        if seen.done and seen.reward is not None:
-            return seen.reward
+        observation = await env.step(reply)
+        if observation.done and observation.reward is not None:
+            return observation.reward
     return await env.outcome() if isinstance(env, SupportsOutcome) else 0.0
 
 
 class AuditBook:
-    """What was found, kept in a file; several processes may add to it."""
+    """Stored audits; several processes may append to the file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -99,37 +99,37 @@ class AuditBook:
         self._locks: dict[str, asyncio.Lock] = {}
         if path.exists():
             for line in path.read_text(encoding="utf-8").splitlines():
-                with contextlib.suppress(ValueError, TypeError):  # a line that was cut off: its task is audited anew
+                with contextlib.suppress(ValueError, TypeError):  # a truncated line: its task is audited again
                     self._keep(TaskAudit(**json.loads(line)))
 
     def _keep(self, audit: TaskAudit) -> None:
         self._found[audit.env, audit.task, audit.fingerprint] = audit
 
     def add(self, audit: TaskAudit) -> None:
-        """Keep it, replacing what was found of the same task before."""
+        """Store an audit; it replaces an earlier one of the same task."""
         self._keep(audit)
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(audit), ensure_ascii=False) + "\n")
 
     def find(self, env: Env, task: str) -> TaskAudit | None:
-        """What was found of this very task; None where it was not audited yet."""
+        """Return the audit of this exact task, or None if there is none."""
         if not isinstance(env, SupportsTaskSets):
             return None
         return self._found.get((env.name, task, fingerprint(env, task)))
 
     async def audited(self, make_env: Callable[[], Env], env: Env, task: str) -> TaskAudit:
-        """What was found before, or is found now; once, however many ask at the same time."""
+        """Return the stored audit or run it now, once for all concurrent callers."""
         async with self._locks.setdefault(task, asyncio.Lock()):
-            found = self.find(env, task)
-            if found is None:
-                found = await audit_task(make_env, task)
-                self.add(found)
-            return found
+            audit = self.find(env, task)
+            if audit is None:
+                audit = await audit_task(make_env, task)
+                self.add(audit)
+            return audit
 
 
 class AuditedEnv:
-    """An environment that begins no task that its audit refuses, and audits those that nobody has."""
+    """An environment that refuses tasks by their audit, and audits those that have none."""
 
     def __init__(self, make_env: Callable[[], Env], book: AuditBook) -> None:
         self._make_env = make_env
@@ -141,16 +141,16 @@ class AuditedEnv:
         return [task for task in self._env.tasks() if not self._refused(task)]
 
     def _refused(self, task: str) -> bool:
-        found = self._book.find(self._env, task)
-        return found is not None and bool(found.fault)
+        audit = self._book.find(self._env, task)
+        return audit is not None and bool(audit.fault)
 
     async def reset(self, task: str, *, seed: int) -> Prompt:
         if isinstance(self._env, SupportsTaskSets):
             self._refuse_held_out(self._env, task)
-            found = await self._book.audited(self._make_env, self._env, task)
-            if found.fault:
+            audit = await self._book.audited(self._make_env, self._env, task)
+            if audit.fault:
                 remedy = "'openclaw-rl envs audit' shows all"
-                raise TaskRefused(f"task {task} is not admitted: {found.fault}", remedy=remedy)
+                raise TaskRefused(f"task {task} is not admitted: {audit.fault}", remedy=remedy)
         return await self._env.reset(task, seed=seed)
 
     def _refuse_held_out(self, env: SupportsTaskSets, task: str) -> None:
@@ -162,7 +162,7 @@ class AuditedEnv:
         return await self._env.step(reply)
 
     async def outcome(self) -> float:
-        """What the state is worth; 0 where the environment cannot say."""
+        """Return the outcome of the current state; 0 if the environment has no outcomes."""
         return await self._env.outcome() if isinstance(self._env, SupportsOutcome) else 0.0
 
     async def close(self) -> None:
@@ -170,14 +170,18 @@ class AuditedEnv:
 
 
 def near_duplicates(held_out: Sequence[str], trained: Sequence[str]) -> list[tuple[int, int]]:
-    """Places of instructions that are held out and nearly the same as one that trains."""
-    others = [_triples(text) for text in trained]
-    found = []
+    """Return pairs of indices: a held-out instruction, and the first trained one that nearly equals it."""
+    trained_triples = [_triples(text) for text in trained]
+    pairs = []
     for place, text in enumerate(held_out):
-        mine = _triples(text)
-        near = (at for at, other in enumerate(others) if len(mine & other) >= ALIKE * len(mine | other))
-        found += [(place, at) for at in [next(near, None)] if at is not None]
-    return found
+        triples = _triples(text)
+        near = (
+            at
+            for at, candidate in enumerate(trained_triples)
+            if len(triples & candidate) >= ALIKE * len(triples | candidate)
+        )
+        pairs += [(place, at) for at in [next(near, None)] if at is not None]
+    return pairs
 
 
 def _triples(text: str) -> set[tuple[str, ...]]:

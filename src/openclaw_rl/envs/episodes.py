@@ -1,8 +1,8 @@
-"""Rollouts of environments through the public API, as one more client.
+"""Environment rollouts through the public API, as a client like any other.
 
-A live user and an environment are the same thing: a client whose reply is the next state. An episode requests a reply,
-steps the environment with it, and goes on with what the environment shows; at the end its session is paid its outcome
-and ended.
+A live user and an environment are equivalent: a client whose reply is the next state. An episode requests a reply,
+steps the environment with it, and continues from the observation; at the end it sends its outcome as the session's
+reward and ends the session.
 """
 
 from __future__ import annotations
@@ -23,38 +23,39 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 TOLD = 64
-"""episodes after which the log tells how many are solved"""
+"""episodes between two log lines with the success rate"""
 STOP_SECONDS = 10.0
-"""how long episodes that are stopped may take to say so to the server"""
+"""most seconds for stopped episodes to end their sessions on the server"""
 
 
 async def run_episode(env: Env, chat: ChatClient, *, task: str, seed: int, group: str | None, max_steps: int) -> float:
-    """One task once, at most ``max_steps`` replies; its outcome. The default rollout.
+    """Play a task once with at most ``max_steps`` replies; return its outcome. The default rollout.
 
-    The outcome is paid to the whole session, and so reaches every step. A vote or a reward on the way is a step's own.
+    The outcome is the reward of the whole session, and so reaches every step. A vote or an earlier reward applies to
+    its step alone.
     """
     session = f"episode-{new_id()}"
     prompt = await env.reset(task, seed=seed)
     for _ in range(max_steps):
         reply = await chat.ask(prompt, session=session, group=group)
-        seen = await env.step(reply.message)
-        if (own := own_of(seen)) is not None:
-            await chat.feedback(reply.turn, score=own)
-        if seen.done:
+        observation = await env.step(reply.message)
+        if (score := own_of(observation)) is not None:
+            await chat.feedback(reply.turn, score=score)
+        if observation.done:
             break
-        prompt = replace(prompt, messages=(*prompt.messages, reply.message, *seen.messages))
-    outcome = await outcome_of(env, seen)
+        prompt = replace(prompt, messages=(*prompt.messages, reply.message, *observation.messages))
+    outcome = await outcome_of(env, observation)
     await chat.reward(session, score=outcome)
     return outcome
 
 
 def own_of(seen: Observation) -> float | None:
-    """What a step is worth by itself: the environment's vote on it, else a reward that is not the episode's outcome."""
+    """Return a step's own score: the environment's vote, else a reward that is not the episode's outcome."""
     return seen.vote if seen.vote is not None or seen.done else seen.reward
 
 
 async def outcome_of(env: Env, last: Observation) -> float:
-    """What an episode is worth: the reward of its last step, else what the environment says, else nothing."""
+    """Return an episode's outcome: its last step's reward, else the environment's outcome, else 0."""
     if last.done and last.reward is not None:
         return last.reward
     return await env.outcome() if isinstance(env, SupportsOutcome) else 0.0
@@ -68,18 +69,18 @@ class SessionClient(ChatClient, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeSettings:
-    """``parallel`` episodes at once, at most ``max_steps`` replies each."""
+    """Limits: ``parallel`` episodes at once, at most ``max_steps`` replies each."""
 
     parallel: int
     max_steps: int
 
 
 class Episodes:
-    """Keeps ``parallel`` episodes going, in the order of a schedule.
+    """Keeps ``parallel`` episodes running, in the order of a schedule.
 
-    ``behind()`` True begins no new group: environments wait for the judge and the trainer, users never do.
-    An episode that fails is reported and ends alone. When as many in a row fail as run at once, `tick` raises, so that
-    the loop is seen to fail and backs off; the episodes under way go on.
+    While ``behind()`` is True no new group starts: environments wait for the judge and the trainer, users never do. A
+    failed episode is reported and ends alone. After ``parallel`` consecutive failures `tick` raises, so that the loop
+    fails visibly and backs off; running episodes continue.
     """
 
     name = "episodes"
@@ -97,9 +98,10 @@ class Episodes:
         report: Callable[[Episode], None] | None = None,
         describe: Callable[[], Awaitable[Mapping[str, Any]]] | None = None,
     ) -> None:
-        """``schedule`` orders the tasks; ``tasks`` None: all of the environment. ``report`` gets each that ended.
+        """``schedule`` orders the tasks; ``tasks`` None plays all of the environment. ``report`` receives each ended
+        episode.
 
-        ``describe`` says how the pool of environments is.
+        ``describe`` returns the state of the environment pool.
         """
         self._describe = describe
         self._make_env = make_env
@@ -119,13 +121,13 @@ class Episodes:
 
     @property
     def running(self) -> int:
-        """How many episodes are under way."""
+        """The number of running episodes."""
         return len(self._running)
 
     async def tick(self) -> int:
-        """Fill the free places, then wait for an episode to end; how many began and ended.
+        """Start episodes up to the limit, then wait for one to end; return the number of starts and ends.
 
-        Raises NothingToPlay where no task may train.
+        Raises NothingToPlay if no task may train.
         """
         if self._over is not None:
             raise self._over
@@ -135,19 +137,19 @@ class Episodes:
         if not self._running:
             return begun
         try:
-            done, _ = await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+            finished, _ = await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
             await self.stop()
             raise
-        self._running -= done
-        ended = [task.result() for task in done if not task.cancelled()]
+        self._running -= finished
+        ended = [task.result() for task in finished if not task.cancelled()]
         for episode in ended:
             self._report_end(episode)
         self._raise_where_all_fail(ended)
         return begun + len(ended)
 
     async def status(self) -> Mapping[str, Any]:
-        """What `status` and `envs status` show."""
+        """Return the values that `status` and `envs status` show."""
         pool = dict(await self._describe()) if self._describe else {}
         success = self._schedule.success() if self._schedule is not None else {}
         return {
@@ -165,11 +167,11 @@ class Episodes:
         if not self._refused:
             return []
         task, why = next(iter(self._refused.items()))
-        what = f"{len(self._refused)} tasks are not admitted and are played no more, {task} among them: {why}"
+        what = f"{len(self._refused)} tasks are not admitted and no longer played, for example {task}: {why}"
         return [{"what": what, "remedy": "'openclaw-rl envs audit' shows all"}]
 
     async def stop(self) -> None:
-        """End the episodes under way and their environments, and tell the server. Safe to call twice."""
+        """End the running episodes, their environments and their server sessions. Safe to call twice."""
         running, self._running = self._running, set()
         for task in running:
             task.cancel()
@@ -205,7 +207,7 @@ class Episodes:
         client = _EpisodeClient(self._chat)
         try:
             reward, error = await _tried(self._in_env(episode, client))
-        except asyncio.CancelledError:  # we are stopped: its steps shall not wait for an outcome that never comes
+        except asyncio.CancelledError:  # on a stop, the steps must not wait for an outcome that never arrives
             await _tried(asyncio.wait_for(client.end_sessions(EnvFailed("the player was stopped")), STOP_SECONDS))
             raise
         _, late = await _tried(client.end_sessions(error))
@@ -243,7 +245,7 @@ class Episodes:
             log.info("episodes played=%d lately: %s", self._played, success_line(self._schedule.success()))
 
     def _refuse(self, schedule: Schedule, episode: Episode) -> None:
-        """Play its task no more; where it was the last one, the next tick raises."""
+        """Remove the task from the schedule; after the last one, the next tick raises."""
         self._refused.setdefault(episode.task, str(episode.error))
         try:
             schedule.refuse(episode.task)
@@ -262,7 +264,7 @@ class Episodes:
 
 
 class _EpisodeClient:
-    """The client of one episode: remembers which sessions it opened, so that they can be ended."""
+    """The client of one episode: records its sessions, so that they can be ended."""
 
     def __init__(self, chat: SessionClient) -> None:
         self._chat = chat
@@ -280,7 +282,7 @@ class _EpisodeClient:
         await self._chat.reward(session, score=score, failed=failed)
 
     async def end_sessions(self, error: Exception | None) -> None:
-        """End them; those of an episode that failed never train."""
+        """End the sessions; after a failure they never train."""
         for session in self._sessions:
             if error is not None:
                 await self._chat.reward(session, failed=f"{type(error).__name__}: {error}"[:500])
@@ -288,37 +290,37 @@ class _EpisodeClient:
 
 
 def _log_failure(episode: Episode, trouble: Exception) -> None:
-    """What is known to go wrong in a line; what nobody thought of with its traceback."""
-    known = isinstance(trouble, OpenClawError)
-    said = f": {trouble}" if known else ""
+    """Log an expected failure in one line, an unexpected one with its traceback."""
+    expected = isinstance(trouble, OpenClawError)
+    detail = f": {trouble}" if expected else ""
     log.log(
-        logging.WARNING if known else logging.ERROR,
+        logging.WARNING if expected else logging.ERROR,
         "episode failed task=%s group=%s%s",
         episode.task,
         episode.group,
-        said,
-        exc_info=None if known else trouble,
+        detail,
+        exc_info=None if expected else trouble,
     )
 
 
 async def _tried(work: Awaitable[T]) -> tuple[T | None, Exception | None]:
-    """What the work gave, or why it failed: an environment may fail in any way, and its failure is its own."""
+    """Return the result of the work, or its exception: environments are third-party code and may raise anything."""
     try:
         return await work, None
-    except Exception as error:  # it is anyone's code; the caller gives its reason to the episode it ends
+    except Exception as error:  # third-party code; the caller attaches the reason to the episode
         return None, error
 
 
-# What an environment raises is its own failure, and no fault of the policy's: it is anyone's code.
+# An environment's exceptions are failures of its own, not of the policy: environments are third-party code.
 
 
 def told(error: BaseException) -> str:
-    """The error in a line."""
+    """Return the error in one line."""
     return f"{type(error).__name__}: {error}"
 
 
 def as_failure(error: BaseException) -> BaseException:
-    """An error as EnvFailed; what only stops the program (a cancellation) as it is."""
+    """Return an error as EnvFailed; a cancellation or other program exit unchanged."""
     if isinstance(error, EnvFailed) or not isinstance(error, Exception):
         return error
     return EnvFailed(told(error))
@@ -326,7 +328,7 @@ def as_failure(error: BaseException) -> BaseException:
 
 @contextmanager
 def failing_alone() -> Iterator[None]:
-    """Whatever is raised within is raised as EnvFailed, and so costs one episode."""
+    """Convert any exception inside to EnvFailed, so that it costs only one episode."""
     try:
         yield
     except EnvFailed:

@@ -1,4 +1,4 @@
-"""Success in an environment, task by task: a model plays, nothing of it is kept or trained."""
+"""Measures a model's success in an environment, task by task, without storing or training on the episodes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from openclaw_rl.types import Message, Prompt, Sampling
 log = logging.getLogger(__name__)
 
 Ask = Callable[[Prompt, Sampling], Awaitable[Message]]
-"""one reply of the model that plays"""
+"""a function that requests one reply from the model under evaluation"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlayedTask:
-    """One episode: its outcome from -1 to 1, None where it failed for a reason that is not the model's."""
+    """An episode: its outcome from -1 to 1, or None if it failed for a reason outside the model."""
 
     task: str
     rung: str
@@ -36,7 +36,7 @@ class PlayedTask:
 
 
 def chosen_tasks(env: Env, *, split: str, count: int | None) -> list[tuple[str, str]]:
-    """Ids and rungs of the tasks to play, ``count`` of each rung; a rung of its own where there are none."""
+    """Return ids and levels of the tasks to play, ``count`` per level; a task without a level is its own."""
     sets = env if isinstance(env, SupportsTaskSets) else None
     if split == "held-out" and sets is None:
         raise ConfigError(f"environment {env.name} holds no tasks out", remedy="take --split train")
@@ -58,7 +58,7 @@ async def play_each(
     parallel: int,
     done: Callable[[PlayedTask], None] = lambda _: None,
 ) -> list[PlayedTask]:
-    """Each task once for each seed, ``parallel`` at once; in the order of the tasks."""
+    """Play each task once per seed, ``parallel`` at once; return the results in task order."""
     room = asyncio.Semaphore(parallel)
 
     async def one(task: str, rung: str, seed: int) -> PlayedTask:
@@ -84,7 +84,7 @@ async def _play(ask: Ask, env: Env, task: str, rung: str, sampling: Sampling, ma
 
 
 def _drawn(task: str, seed: int, step: int) -> int:
-    """The seed of one reply: tasks that shared it would be solved or missed together."""
+    """Return the seed of one reply; a seed shared by tasks would make them succeed or fail together."""
     return random.Random(f"{seed} {task} {step}").getrandbits(31)
 
 
@@ -103,9 +103,9 @@ async def _episode(ask: Ask, env: Env, task: str, sampling: Sampling, max_steps:
         message = await ask(prompt, replace(sampling, seed=_drawn(task, sampling.seed or 0, step)))
         replies.append(message.content or " ".join(f"{call.name}({call.arguments})" for call in message.tool_calls))
         with failing_alone():
-            seen = await env.step(message)
-        if seen.done:
-            return seen.reward or 0.0
-        prompt = replace(prompt, messages=(*prompt.messages, message, *seen.messages))
+            observation = await env.step(message)
+        if observation.done:
+            return observation.reward or 0.0
+        prompt = replace(prompt, messages=(*prompt.messages, message, *observation.messages))
     with failing_alone():
         return await env.outcome() if isinstance(env, SupportsOutcome) else 0.0

@@ -1,7 +1,7 @@
-"""Ladders: generated tasks in rungs from easy to hard, seeded, as many as wanted, split into train and held-out.
+"""Curricula: any number of seeded, generated tasks, in levels from easy to hard, split into train and held-out.
 
-A task is named ``RUNG/NUMBER`` and is the same on every machine. Its split is a hash of its instruction: what is held
-out is asked in no task that trains, however many are generated.
+A task is named ``RUNG/NUMBER`` and is the same on every machine. Its split is a hash of its instruction: no held-out
+instruction occurs in training, however many tasks are generated.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Split = Literal["train", "held-out"]
 HELD_OUT_OF_TEN = 3
 """tenths of all instructions that are held out"""
 SEARCHED = 40
-"""numbers looked through for each task that is wanted, before a rung is taken to have no more"""
+"""task numbers tried per requested task before a level counts as exhausted"""
 
 _WORDS = """
 acorn anchor apple arrow badge banjo barley basket beacon birch blanket boat bottle branch bread bridge brook bucket
@@ -43,7 +43,7 @@ WORDS = tuple(_WORDS.split())
 
 
 class LadderTask(Protocol):
-    """What a ladder needs to know of a task."""
+    """The attributes that a curriculum reads from a task."""
 
     @property
     def instruction(self) -> str: ...
@@ -54,31 +54,33 @@ T = TypeVar("T", bound=LadderTask)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Ladder(Generic[T]):
-    """The rungs of an environment, from easy to hard: each makes a task of its random numbers."""
+    """The levels of an environment, from easy to hard: functions that generate a task from random numbers."""
 
     name: str
     rungs: Mapping[str, Callable[[random.Random], T]]
 
     def task(self, task: str) -> T:
-        """The task of this id. Raises ConfigError where there is none."""
+        """Return the task with this id; raise ConfigError if it does not exist."""
         rung, _, number = task.partition("/")
         if rung not in self.rungs or not number.isdecimal():
             raise ConfigError(f"no task {task!r} in {self.name}", remedy=f"name one as {next(iter(self.rungs))}/0")
         return self.rungs[rung](random.Random(f"{self.name}/{rung}/{number}"))
 
     def ids(self, split: Split, *, rungs: Sequence[str], per_rung: int) -> tuple[str, ...]:
-        """``per_rung`` tasks of each rung (of all, where ``rungs`` is empty), rungs in turn; no instruction twice."""
+        """Return ``per_rung`` ids per level (all levels if ``rungs`` is empty), alternating levels, without repeated
+        instructions.
+        """
         for rung in rungs:
             if rung not in self.rungs:
                 raise ConfigError(f"no rung {rung!r} in {self.name}", remedy=f"known: {', '.join(self.rungs)}")
         lists = [_of_rung(self, rung, split, per_rung) for rung in (rungs or self.rungs)]
-        return tuple(each for each in chain.from_iterable(zip_longest(*lists)) if each is not None)
+        return tuple(task for task in chain.from_iterable(zip_longest(*lists)) if task is not None)
 
     def examples(self, task: str, count: int) -> tuple[T, ...]:
-        """Other tasks of the same rung, none of them held out: what a prompt may show solved."""
-        own, rung = self.task(task).instruction, task.partition("/")[0]
-        found = (self.task(each) for each in _of_rung(self, rung, "train", count + 1))
-        return tuple(islice((each for each in found if each.instruction != own), count))
+        """Return other training tasks of the same level, which a prompt may show solved."""
+        instruction, rung = self.task(task).instruction, task.partition("/")[0]
+        candidates = (self.task(candidate) for candidate in _of_rung(self, rung, "train", count + 1))
+        return tuple(islice((candidate for candidate in candidates if candidate.instruction != instruction), count))
 
 
 @lru_cache(maxsize=1024)
@@ -87,28 +89,28 @@ def _of_rung(ladder: Ladder[T], rung: str, split: Split, count: int) -> tuple[st
 
 
 def _distinct(ladder: Ladder[T], rung: str, split: Split, most: int) -> Iterator[str]:
-    seen: set[str] = set()
+    instructions: set[str] = set()
     for number in range(most):
         instruction = ladder.task(f"{rung}/{number}").instruction
-        if instruction not in seen and split_of(instruction) == split:
-            seen.add(instruction)
+        if instruction not in instructions and split_of(instruction) == split:
+            instructions.add(instruction)
             yield f"{rung}/{number}"
 
 
 def split_of(instruction: str) -> Split:
-    """Where a task belongs, by what it asks: equal words, whatever their case and spaces, fall on one side."""
+    """Return the split of a task by its instruction, ignoring case and spacing."""
     words = " ".join(instruction.casefold().split())
     place = int.from_bytes(hashlib.sha256(words.encode()).digest()[:8], "big") % 10
     return "held-out" if place < HELD_OUT_OF_TEN else "train"
 
 
-# Task sets that others publish as packages: only where they lie is asked, their code is not imported for it.
+# Third-party task sets in packages: only the package's folder is located, its code is not imported.
 
 
 def package_folder(package: str, distribution: str, folder: Path | None) -> Path:
-    """Where a package lies: below ``folder`` where one is given, else where Python finds it.
+    """Return a package's folder: below ``folder`` if it is set, else the one Python finds.
 
-    Raises ConfigError with the line that installs it, without what it would pull in.
+    Raises ConfigError with an install command that leaves out the package's dependencies.
     """
     if folder is not None:
         place = folder.expanduser() / package
@@ -127,14 +129,14 @@ def package_folder(package: str, distribution: str, folder: Path | None) -> Path
     return Path(next(iter(spec.submodule_search_locations)))
 
 
-# What environments share whose tasks come from a source.
+# Shared parts of environments with a task source.
 
 TEXT_EXAMPLES = 2
-"""solved tasks in a prompt of the text form: a model that calls no tools does little without"""
+"""solved tasks in a text-form prompt, which models without tool calls need"""
 
 
 class TaskSet(Protocol):
-    """A set of tasks, split into those that train and those that are held out."""
+    """A set of tasks, split into training and held-out ones."""
 
     def ids(self, split: Split) -> Sequence[str]: ...
 
@@ -147,7 +149,7 @@ S = TypeVar("S", bound=TaskSet)
 
 
 class SourcedEnv(Generic[S]):
-    """The part of an `Env` that says which tasks there are. Its ``_examples`` of them are shown solved in a prompt."""
+    """The task-listing part of an `Env`; prompts show ``_examples`` solved tasks."""
 
     def __init__(self, *, name: str, source: S, form: ActionForm, examples: int | None) -> None:
         """``examples`` None: two in the text form, else none."""

@@ -1,6 +1,6 @@
-"""Files of environments that outlive a process: kept on purpose in the cache, or left by one that was killed.
+"""Environment files that outlive a process: deliberate ones in the cache, and those that killed processes left behind.
 
-Names of folders that a process makes for itself begin with a prefix and its process id: a later one removes them.
+Names of a process's own folders start with a prefix and its process id, so that a later process can remove them.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from openclaw_rl.envs.sandbox import cgroups
 from openclaw_rl.envs.sandbox.cgroups import abandoned
 
 BROWSERS: Final = "openclaw-rl-gui-"
-"""prefix of the folders of browsers"""
+"""prefix of browser folders"""
 CACHED: Final = ("swe", "harbor")
-"""folders of the cache: virtual environments of repositories' tests, and copies of pytest"""
+"""cache folders: virtual environments for repositories' tests, and copies of pytest"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleared:
-    """A folder that was removed, with the bytes that its files took."""
+    """A removed folder and its files' size in bytes."""
 
     folder: Path
     size: int
 
 
 def browser_folder() -> Path:
-    """A new folder for a browser; those of processes that are gone are removed."""
+    """Create a folder for a browser; remove those of ended processes."""
     for folder in abandoned(Path(tempfile.gettempdir()), BROWSERS):
         shutil.rmtree(folder, ignore_errors=True)
     return Path(tempfile.mkdtemp(prefix=f"{BROWSERS}{os.getpid()}-"))
 
 
 def clear(cache: Path) -> Sequence[Cleared]:
-    """Remove what environments keep in the cache, and what killed processes left; each folder with its size."""
+    """Remove the environments' cache and the files of killed processes; return each folder with its size."""
     cgroups.sweep()
-    kept = [folder for name in CACHED for folder in (cache / name,) if folder.is_dir()]
-    return [_removed(folder) for folder in (*kept, *abandoned(Path(tempfile.gettempdir()), BROWSERS))]
+    cached = [folder for name in CACHED for folder in (cache / name,) if folder.is_dir()]
+    return [_removed(folder) for folder in (*cached, *abandoned(Path(tempfile.gettempdir()), BROWSERS))]
 
 
 def _removed(folder: Path) -> Cleared:
@@ -52,11 +52,11 @@ def _removed(folder: Path) -> Cleared:
 
 
 def size_of(folders: Iterable[Path]) -> int:
-    """The bytes of all files below these folders."""
+    """Return the size in bytes of all files below these folders."""
     size = 0
     for folder in folders:
         for place, _, names in os.walk(folder):
             for name in names:
-                with contextlib.suppress(OSError):  # a link that leads nowhere, or a file that was just removed
+                with contextlib.suppress(OSError):  # a broken link, or a file that was just removed
                     size += (Path(place) / name).lstat().st_size
     return size

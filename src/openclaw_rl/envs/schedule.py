@@ -1,7 +1,8 @@
-"""Which task is played next: every task so many times, or for ever with tasks rested that teach nothing.
+"""Chooses the next task: every task a fixed number of times, or endlessly with pauses for tasks without a training
+signal.
 
-A task is played as a group of episodes with equal starts. A group whose rewards are all alike teaches nothing. Tasks of
-one rung (what stands before the slash of their name) are about as hard as each other, so that a rung rests too.
+A task is played as a group of episodes with equal starts. A group of equal rewards has no training signal. Tasks of one
+level (the part of their name before the slash) have similar difficulty, so a level pauses too.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ from openclaw_rl.types import new_id
 
 SOLVED = 1.0
 LONGEST_REST = 8
-"""turns of others that a task or a rung sits out at most"""
+"""most turns that a task or a level skips"""
 RUNG_PATIENCE = 2
-"""groups of a rung in a row that may teach nothing before it rests"""
+"""consecutive groups without a signal before a level pauses"""
 LATELY = 8
-"""newest groups of a rung that its success is told of"""
+"""newest groups of a level that its success rate covers"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
-    """One episode and how it went: ``reward`` is None when it failed, ``error`` says why.
+    """An episode and its result: ``reward`` is None after a failure, with the reason in ``error``.
 
-    ``refused``: its task is not admitted, so that no other try changes anything.
+    ``refused``: its task is not admitted, so a retry cannot help.
     """
 
     task: str
@@ -43,32 +44,32 @@ class Episode:
 
 
 class Schedule(Protocol):
-    """What is played in which order."""
+    """An order of episodes."""
 
     def next(self) -> Episode | None:
-        """The next episode to begin; None when there is none any more."""
+        """Return the next episode to start, or None at the end."""
         ...
 
     @property
     def midway(self) -> bool:
-        """Whether the next episode is of a group that has begun: only whole groups train, so that it shall not wait."""
+        """True if the next episode continues a group; it must not wait, since only complete groups train."""
         ...
 
     def ended(self, episode: Episode) -> None:
-        """How an episode went."""
+        """Record the result of an episode."""
         ...
 
     def refuse(self, task: str) -> None:
-        """Play a task no more. Raises NothingToPlay where no other is left."""
+        """Remove a task; raise NothingToPlay if it was the last."""
         ...
 
     def success(self) -> Mapping[str, Any]:
-        """How often tasks were solved lately, by rung."""
+        """Return the recent success counts by level."""
         ...
 
 
 def rung_of(task: str) -> str:
-    """What a task is counted with.
+    """Return the level of a task.
 
     >>> rung_of("copy-file/3"), rung_of("alone")
     ('copy-file', 'alone')
@@ -78,31 +79,33 @@ def rung_of(task: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlayedGroup:
-    """A task played several times: what each episode that counts was paid."""
+    """A task's group of episodes: the rewards of those that count."""
 
     task: str
     rewards: tuple[float, ...]
 
     @property
     def flat(self) -> bool:
-        """Whether its episodes teach nothing, being worth the same; one alone says nothing of that."""
+        """True if the episodes carry no signal because their rewards are equal; a single episode is undecided."""
         return len(self.rewards) > 1 and len(set(self.rewards)) == 1
 
 
 class GroupBook:
-    """The groups that were played, in order. With a ``path`` they are kept there, so that a run resumes."""
+    """The played groups in order, stored at ``path`` if it is set, so that a run resumes."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
         self.groups: list[PlayedGroup] = []
         self._torn = False
         if path is not None and path.exists():
-            kept = path.read_text(encoding="utf-8")
-            self._torn = bool(kept) and not kept.endswith("\n")
-            for line in kept.splitlines():
-                with contextlib.suppress(ValueError, KeyError, TypeError):  # a line that was cut off: played anew
-                    found = json.loads(line)
-                    self.groups.append(PlayedGroup(task=found["task"], rewards=tuple(found["rewards"])))
+            text = path.read_text(encoding="utf-8")
+            self._torn = bool(text) and not text.endswith("\n")
+            for line in text.splitlines():
+                with contextlib.suppress(
+                    ValueError, KeyError, TypeError
+                ):  # a truncated line: its group is played again
+                    record = json.loads(line)
+                    self.groups.append(PlayedGroup(task=record["task"], rewards=tuple(record["rewards"])))
 
     def add(self, group: PlayedGroup) -> None:
         self.groups.append(group)
@@ -114,7 +117,7 @@ class GroupBook:
             self._torn = False
 
     def success(self) -> dict[str, dict[str, Any]]:
-        """By rung, of its newest groups: episodes that were solved, and how many there were."""
+        """Return by level, for its newest groups: the solved episodes and all episodes."""
         by_rung: dict[str, list[PlayedGroup]] = defaultdict(list)
         for group in self.groups:
             by_rung[rung_of(group.task)].append(group)
@@ -127,7 +130,7 @@ def _counted(groups: Sequence[PlayedGroup], played: int) -> dict[str, Any]:
 
 
 class _Groups:
-    """The groups under way, gathered until all episodes of each have ended."""
+    """The running groups, collected until all their episodes have ended."""
 
     def __init__(self, book: GroupBook, size: int) -> None:
         self._book, self._size = book, size
@@ -136,7 +139,7 @@ class _Groups:
 
     @property
     def midway(self) -> bool:
-        """Whether episodes of a group that has begun wait for their turn."""
+        """True if episodes of a started group wait for their turn."""
         return bool(self._waiting)
 
     def begin(self, task: str, seed: int) -> None:
@@ -146,28 +149,28 @@ class _Groups:
         return self._waiting.pop()
 
     def refuse(self, task: str) -> None:
-        """Forget the groups of a task that are under way."""
+        """Discard a task's running groups."""
         self._waiting = [episode for episode in self._waiting if episode.task != task]
         gone = [group for group, ended in self._ended.items() if ended[0].task == task]
         for group in gone:
             del self._ended[group]
 
     def ended(self, episode: Episode) -> PlayedGroup | None:
-        """The group that this episode was the last of; None while others run, or where none counts."""
-        found = self._ended[episode.group]
-        found.append(episode)
-        if len(found) < self._size:
+        """Add an episode; return its group if this completes it, or None if others run or no reward counts."""
+        episodes = self._ended[episode.group]
+        episodes.append(episode)
+        if len(episodes) < self._size:
             return None
-        rewards = tuple(one.reward for one in self._ended.pop(episode.group) if one.reward is not None)
+        rewards = tuple(member.reward for member in self._ended.pop(episode.group) if member.reward is not None)
         if not rewards:
             return None
-        whole = PlayedGroup(task=episode.task, rewards=rewards)
-        self._book.add(whole)
-        return whole
+        group = PlayedGroup(task=episode.task, rewards=rewards)
+        self._book.add(group)
+        return group
 
 
 class Rounds:
-    """Every task ``rounds`` times, round by round."""
+    """Plays every task ``rounds`` times, round by round."""
 
     def __init__(
         self, tasks: Sequence[str], *, group_size: int, rounds: int, seed: int, book: GroupBook | None = None
@@ -204,7 +207,7 @@ class Rounds:
 
 @dataclass(slots=True)
 class _Turn:
-    """When a task or a rung is due: the least is next. ``flat`` groups in a row taught nothing."""
+    """The turn of a task or a level: the smallest ``due`` is next. ``flat`` counts consecutive signal-free groups."""
 
     due: int = 0
     flat: int = 0
@@ -221,13 +224,13 @@ class _Rung:
 
 
 class Curriculum:
-    """All tasks for ever, rung by rung; those that are always or never solved sit out ever more turns of the others.
+    """Plays all tasks endlessly, level by level; those always or never solved skip more and more turns.
 
-    What ``book`` holds of these tasks is taken up, so that a run goes on where it stopped.
+    The groups in ``book`` count as played, so that a run continues at its last position.
     """
 
     def __init__(self, tasks: Sequence[str], *, group_size: int, seed: int, book: GroupBook, resting: bool) -> None:
-        """``resting`` False: every task has its turn, whatever it teaches."""
+        """``resting`` False disables the pauses."""
         _refuse_none(tasks)
         self._book, self._seed, self._resting = book, seed, resting
         self._groups = _Groups(book, group_size)
@@ -292,14 +295,14 @@ def _refuse_none(tasks: Collection[str]) -> None:
 
 
 def success_line(success: Mapping[str, Mapping[str, Any]], *, most: int = 6) -> str:
-    """Success in all and of the rungs that were played most, in a line.
+    """Return the success rate overall and for the most played levels, in one line.
 
     >>> success_line({"a": {"solved": 3, "of": 8, "groups": 1}, "b": {"solved": 1, "of": 8, "groups": 2}})
     '25% solved (b 12%, a 38%)'
     """
-    solved, of = (sum(one[key] for one in success.values()) for key in ("solved", "of"))
+    solved, of = (sum(counts[key] for counts in success.values()) for key in ("solved", "of"))
     if not of:
         return "nothing played yet"
     ranked = islice(sorted(success.items(), key=lambda item: -item[1]["groups"]), most)
-    rungs = ", ".join(f"{rung} {one['solved'] / max(one['of'], 1):.0%}" for rung, one in ranked)
+    rungs = ", ".join(f"{rung} {counts['solved'] / max(counts['of'], 1):.0%}" for rung, counts in ranked)
     return f"{solved / of:.0%} solved ({rungs})"

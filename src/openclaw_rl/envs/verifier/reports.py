@@ -1,4 +1,4 @@
-"""Runs the text of `run_inside` in a sandbox, and reads its report only where it is sealed with our key."""
+"""Runs the text of `run_inside` in a sandbox, and reads its report only if it is sealed with our key."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ PASSED: Final = "passed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """A run of tests. ``whole``: it came to its end. ``exit`` None: nothing that is sealed came of it.
+    """A test run's report. ``whole``: the run is complete. ``exit`` is None if there is no sealed report.
 
-    ``outcomes`` are by test, as pytest names it, of all ``runs``; ``rewards`` what a script wrote to its files.
+    ``outcomes`` are by pytest's test name, over all ``runs``; ``rewards`` are the texts of a script's score files.
     """
 
     outcomes: Mapping[str, str]
@@ -46,32 +46,32 @@ async def run_sealed(
     *,
     seconds: float | None = None,
 ) -> Report:
-    """One run. It begins in ``/``, since an agent may remove any other folder; the child enters `cwd`."""
+    """Run the tests once, from ``/``, since an agent may remove any other folder; the child enters `cwd`."""
     key, place = secrets.token_hex(32), f"/tmp/{secrets.token_hex(8)}"
-    given = json.dumps({**settings, "sealed": True, "report": place})
-    line = [python, "-I", "-c", source(), given, *words]
-    done = await sandbox.run(line, stdin=f"{key}\n".encode(), cwd="/", seconds=seconds)
-    report = await _sealed(sandbox, place, key, done.output)
+    options = json.dumps({**settings, "sealed": True, "report": place})
+    line = [python, "-I", "-c", source(), options, *words]
+    result = await sandbox.run(line, stdin=f"{key}\n".encode(), cwd="/", seconds=seconds)
+    report = await _sealed(sandbox, place, key, result.output)
     outcomes, whole = read_runs(report.get("runs", []))
     return Report(
         outcomes=outcomes,
         whole=whole,
         exit=report.get("exit"),
-        seconds=done.seconds,
-        output=done.output,
-        stopped=done.stopped,
+        seconds=result.seconds,
+        output=result.output,
+        stopped=result.stopped,
         rewards=report.get("rewards", {}),
         runs=len(report.get("runs", [])),
     )
 
 
 def source() -> str:
-    """The text that runs inside."""
+    """Return the text that runs inside."""
     return inspect.getsource(run_inside)
 
 
 async def _sealed(sandbox: Sandbox, place: str, key: str, output: str) -> dict[str, Any]:
-    """The report, if it is there and the seal is of this very text; code under test can write files and print."""
+    """Return the report if its seal is valid for exactly this text; code under test can write files and print."""
     try:
         data = await sandbox.read(place, most=LARGEST)
     except OSError:
@@ -81,13 +81,13 @@ async def _sealed(sandbox: Sandbox, place: str, key: str, output: str) -> dict[s
 
 
 def read_runs(runs: Any) -> tuple[dict[str, str], bool]:
-    """The outcomes of all runs, and whether each came to its end. A test with several has the one that is not passed.
+    """Return the outcomes of all runs, and True if each is complete. Any outcome but "passed" takes precedence.
 
     >>> read_runs([{"verdicts": [["a", "passed"], ["a", "failed"], [[], "passed"]], "ended": True}])
     ({'a': 'failed'}, True)
     """
     outcomes: dict[str, str] = {}
-    listed = [each for each in runs if isinstance(each, dict)] if isinstance(runs, list) else []
+    listed = [entry for entry in runs if isinstance(entry, dict)] if isinstance(runs, list) else []
     for run in listed:
         for verdict in run.get("verdicts", ()):
             match verdict:
@@ -96,12 +96,12 @@ def read_runs(runs: Any) -> tuple[dict[str, str], bool]:
     return outcomes, bool(listed) and all(run.get("ended") is True for run in listed)
 
 
-# Tests that must fail: the control of a result that code under test may have forged.
+# Tests that must fail: the control for a result that code under test may have forged.
 #
-# That code shares a process with pytest, so it can replace whatever reports there. It cannot replace the answer to a
-# question that it does not know: each test is copied twice, once with a failure at its end, once with every `==` also
-# asked of values that are not equal. A report that says "passed" of the first, or an object that equals the second, is
-# forged. Where a test of an honest author behaves so, the audit refuses its task, since the gold solution meets it too.
+# That code shares a process with pytest, so it can replace anything that reports there. It cannot predict the answer to
+# an unknown question: each test is copied twice, once with a failure at its end, once with every `==` also evaluated on
+# values that are not equal. A report of "passed" for the first, or an object that equals the second, is forged. If a
+# test of an honest author behaves like this, the audit refuses its task, since the gold solution fails the control too.
 
 _EQUAL_SUFFIX: Final = "_and_nothing_else"
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -153,14 +153,14 @@ def _openclaw_rl_equal(left, right):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
-    """A file of tests that must fail, and the names of those, such as ``TestA::test_b``."""
+    """A test file whose tests must fail, with their names, such as ``TestA::test_b``."""
 
     text: str
     names: frozenset[str]
 
 
 def control(text: str) -> Control | None:
-    """The control of a file of tests; None where it holds no test, or no Python."""
+    """Return the control for a test file, or None if it contains no test or is not valid Python."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):
@@ -175,7 +175,7 @@ def control(text: str) -> Control | None:
 
 
 def test_names(text: str) -> Iterator[str]:
-    """The test functions of a file as its author wrote them, with the classes they are in."""
+    """Yield the original names of a file's test functions, prefixed with their classes."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):
@@ -192,7 +192,7 @@ def _names(body: Iterable[ast.stmt], before: str) -> Iterator[str]:
 
 
 def _replace_tests(scope: ast.Module | ast.ClassDef) -> None:
-    """Each test by its failing copy, and by one whose `==` is asked twice."""
+    """Replace each test by its failing copy, and a copy that evaluates `==` twice."""
     body: list[ast.stmt] = []
     for node in scope.body:
         if isinstance(node, ast.ClassDef):
@@ -209,11 +209,11 @@ def _replace_tests(scope: ast.Module | ast.ClassDef) -> None:
 
 
 def _generates(node: ast.AST) -> bool:
-    return any(isinstance(each, (ast.Yield, ast.YieldFrom)) for each in ast.walk(node))
+    return any(isinstance(child, (ast.Yield, ast.YieldFrom)) for child in ast.walk(node))
 
 
 def _first_place(tree: ast.Module) -> int:
-    """Behind the docstring and what must come first."""
+    """Return the position after the docstring and the `__future__` imports."""
     place = 0
     for number, node in enumerate(tree.body):
         future = isinstance(node, ast.ImportFrom) and node.module == "__future__"
@@ -223,7 +223,7 @@ def _first_place(tree: ast.Module) -> int:
 
 
 class _DoubtEquality(ast.NodeTransformer):
-    """`assert a == b` and `self.assertEqual(a, b)` by a call that compares more."""
+    """Replaces `assert a == b` and `self.assertEqual(a, b)` by a call that compares more."""
 
     def visit_Assert(self, node: ast.Assert) -> ast.AST:
         test = node.test
@@ -244,15 +244,17 @@ def _asked(left: ast.expr, right: ast.expr) -> ast.expr:
 
 
 def forged(outcomes: Mapping[str, str], controls: Mapping[str, Control]) -> str:
-    """Why the outcomes of a run of controls, by file, show that results are forged; "" where they do not."""
+    """Return the reason if the outcomes of controls, by file, prove a forged result, or ""."""
     for test, outcome in outcomes.items():
-        file, _, rest = test.partition("::")
-        known = next((each for name, each in controls.items() if file == name or name.endswith(f"/{file}")), None)
-        name = rest.partition("[")[0]
-        if known is None:
+        file, _, function = test.partition("::")
+        match = next(
+            (candidate for name, candidate in controls.items() if file == name or name.endswith(f"/{file}")), None
+        )
+        name = function.partition("[")[0]
+        if match is None:
             continue
-        if outcome == "passed" and name in known.names:
+        if outcome == "passed" and name in match.names:
             return f"a copy of {name} that must fail is reported as passed"
-        if outcome == "equal" and name.removesuffix(_EQUAL_SUFFIX) in known.names:
+        if outcome == "equal" and name.removesuffix(_EQUAL_SUFFIX) in match.names:
             return f"in {name.removesuffix(_EQUAL_SUFFIX)} an object equals what it is not"
     return ""

@@ -1,18 +1,21 @@
-"""Run pytest, or a script that runs it, in a child process and report from the parent. Its text runs in a sandbox,
+"""Run pytest, or a script that runs it, in a child process and report from the parent.
 
-python -I FILE SETTINGS [WORDS OF PYTEST ...]
+The text of this file runs in a sandbox, without the rest of the package:
 
-where nothing of this package is. SETTINGS is JSON: `site` holds pytest, `path` is what the tests may import, and `here`
-lets them import from their folder; `report` is the file to write; `script` the words of a command in place of pytest,
-`runs` the socket to which pytest reports there, `rewards` files with its score, `watched` folders that nothing but the
-script may add to, and `kept` those whose files none may change; `cwd` and `env` are the child's; `sealed`
-reads a key from stdin, with which the report is signed on stdout.
+python -I FILE SETTINGS [PYTEST ARGUMENTS ...]
 
-Code under test shares the child's process: it can end it, print, write files, and start others. So the parent imports
-none of it, cannot be read by other processes, gets its key after the fork, counts a run as whole only when the child
-has reported its end, and signs after all processes that came of the child are dead. Of a script it hears each run of
-pytest by a socket, one after the other, and looks at the script's own files and scores before the script goes on: what
-code under test wrote there, or a second report at the same time, is forged.
+SETTINGS is JSON: `site` lists folders that contain pytest, `path` folders from which tests may import, and `here` adds
+their own folder; `report` is the output file; `script` is a command to run in place of pytest, `runs` the socket to
+which its pytest runs report, `rewards` the files for its score, `watched` folders to which only the script may add
+files, and `kept` folders whose files must not change; `cwd` and `env` apply to the child; `sealed` reads a key from
+stdin and prints a signature of the report to stdout.
+
+Code under test shares the child's process: it can end it, print, write files and start other processes. The parent
+therefore imports none of it, is unreadable for other processes, receives its key after the fork, counts a run as
+complete only if the child has reported its end, and signs after all of the child's descendants are dead. Each pytest
+run of a script reports through a socket, one after the other; the parent checks the script's own files and scores
+before the script continues. A file that code under test wrote there, or a second report at the same time, counts as
+forged.
 """
 
 from __future__ import annotations
@@ -33,23 +36,23 @@ import tempfile
 from typing import Any
 
 BROKEN_OFF = 70
-"""exit code of a run of pytest that did not come to its end"""
+"""exit code of an incomplete pytest run"""
 REPORT = "OPENCLAW_RL_REPORT"
 SHOWN = 30_000
 LARGEST = 65_536
 EQUAL = "EqualToEverything"
-"""the name of what a control raises where an object equals anything"""
+"""name of the exception that a control raises if an object equals anything"""
 _SET_DUMPABLE, _SET_SUBREAPER = 4, 36
 
 
 class Writer:
-    """A plugin of pytest: one line to a verdict, as it comes."""
+    """A pytest plugin that writes one line per verdict, immediately."""
 
     def __init__(self, pipe: int) -> None:
         self._pipe = pipe
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        """A test has passed when its own run has, or fails as expected; what goes wrong then is written after."""
+        """Write a verdict after the test's own run; a later failure, in teardown, is written as a second verdict."""
         if report.when == "call" or report.outcome != "passed":
             self.write([report.nodeid, self._outcome(report)])
 
@@ -61,7 +64,7 @@ class Writer:
         return str(report.outcome)
 
     def pytest_collectreport(self, report: Any) -> None:
-        """A file that cannot be loaded has no tests, and fails itself."""
+        """Write a failure for a file that cannot be loaded."""
         if report.outcome == "failed":
             self.write([report.nodeid, "failed"])
 
@@ -72,14 +75,14 @@ class Writer:
 
 
 class CtrfReport:
-    """`--ctrf FILE` of the plugin pytest-json-ctrf, as far as scripts read it."""
+    """The part of the plugin pytest-json-ctrf's `--ctrf FILE` that scripts use."""
 
     def __init__(self) -> None:
         self._tests: dict[str, str] = {}
         self._place = ""
 
     def pytest_addoption(self, parser: Any) -> None:
-        with contextlib.suppress(ValueError):  # the plugin itself is there
+        with contextlib.suppress(ValueError):  # the plugin itself is installed
             parser.addoption("--ctrf", default="")
 
     def pytest_configure(self, config: Any) -> None:
@@ -100,7 +103,7 @@ class CtrfReport:
 
 
 def run_pytest(settings: dict[str, Any], words: list[str], pipe: int) -> None:
-    """In the child. pytest is imported before anything that lies beside the code under test."""
+    """Run in the child: import pytest before any file beside the code under test can shadow it."""
     sys.dont_write_bytecode = True
     sys.path[:0] = settings.get("site", [])
     import pytest
@@ -116,13 +119,13 @@ def run_pytest(settings: dict[str, Any], words: list[str], pipe: int) -> None:
 
 
 def run_script(words: list[str], pipe: int) -> None:
-    """In the child, which becomes the script."""
+    """Run in the child, which becomes the script."""
     os.set_inheritable(pipe, False)
     os.execvp(words[0], words)
 
 
 def child(settings: dict[str, Any], words: list[str], pipe: int, go: int, output: int | None) -> None:
-    """The process that code under test shares; it never returns."""
+    """Run the process that code under test shares; never return."""
     try:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         if output is not None:
@@ -135,7 +138,7 @@ def child(settings: dict[str, Any], words: list[str], pipe: int, go: int, output
             run_script(settings["script"], pipe)
         else:
             run_pytest(settings, words, pipe)
-    except BaseException as error:  # whatever is raised, this process must not go on as the parent would
+    except BaseException as error:  # after any exception, this process must not continue as the parent
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         code = 1
     else:
@@ -147,7 +150,7 @@ def child(settings: dict[str, Any], words: list[str], pipe: int, go: int, output
 
 
 def hide() -> None:
-    """Keep the memory and the files of this process from others, and get the children of those that end."""
+    """Hide this process's memory and files from others, and adopt its orphaned descendants."""
     with contextlib.suppress(Exception):
         library = ctypes.CDLL(None)
         library.prctl(_SET_DUMPABLE, 0, 0, 0, 0)
@@ -155,7 +158,7 @@ def hide() -> None:
 
 
 class Runs:
-    """Reports of the runs of pytest in a script. One that is broken off, or forged, counts as a run without an end."""
+    """Reports of the pytest runs in a script. An interrupted or forged run counts as one without an end."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self.found: list[Any] = []
@@ -175,7 +178,7 @@ class Runs:
         return [self._listener, *([self._line] if self._line is not None else [])]
 
     def take(self) -> None:
-        """What has come by now."""
+        """Read the available reports and accept new runs."""
         self._read()
         with contextlib.suppress(BlockingIOError):
             while True:
@@ -204,7 +207,7 @@ class Runs:
         self._over(self._line)
 
     def _over(self, line: socket.socket) -> None:
-        """Code under test is dead, the script waits."""
+        """Record a finished run: its code under test is dead, and the script waits."""
         try:
             run = json.loads(self._data)
         except (ValueError, RecursionError):
@@ -227,20 +230,20 @@ class Runs:
         self.found.append({"verdicts": [], "ended": False})
 
     def close(self) -> None:
-        """The script has ended."""
+        """Read the last reports after the script has ended."""
         self.take()
         if self._line is not None:
             self._broken()
         self._listener.close()
 
     def rewards(self) -> dict[str, str | None]:
-        """The scores that the script wrote itself: none that was there already when a run of pytest ended."""
+        """Return the scores that the script wrote itself, without any already present when a pytest run ended."""
         looks = {each: look_of(each) for each in self._rewards}
         return {each: text_of(each) if looks[each] != self._planted.get(each) else None for each in self._rewards}
 
 
 def prints(folders: list[str]) -> dict[str, str]:
-    """Digests of the files below these folders."""
+    """Return digests of the files below these folders."""
     found = {}
     for folder in folders:
         for place in sorted(pathlib.Path(folder).rglob("*")):
@@ -256,7 +259,7 @@ def below(place: str, folders: list[str]) -> bool:
 
 
 def look_of(place: str) -> Any:
-    """What changes when a file is written."""
+    """Return metadata that changes when the file is written."""
     try:
         seen = os.lstat(place)
     except OSError:
@@ -265,7 +268,7 @@ def look_of(place: str) -> Any:
 
 
 def until_end(pid: int, pipe: int, runs: Runs | None) -> tuple[bytes, int]:
-    """What the child wrote until it ended, and how it ended: its exit code, or a signal as a negative number."""
+    """Return the child's output on the pipe, and its exit code, or a signal as a negative number."""
     os.set_blocking(pipe, False)
     parts: list[bytes] = []
     status = None
@@ -291,7 +294,7 @@ def read_all(pipe: int) -> bytes:
 
 
 def kill_descendants() -> None:
-    """Kill what the child left behind, until none has this process as its parent."""
+    """Kill the child's remaining descendants, until none has this process as its parent."""
     for _ in range(1000):
         left = [int(each.name) for each in pathlib.Path("/proc").glob("[0-9]*") if parent_of(each) == os.getpid()]
         if not left:
@@ -310,7 +313,7 @@ def parent_of(process: pathlib.Path) -> int:
 
 
 def run_of(written: bytes, status: int) -> dict[str, Any]:
-    """The verdicts of a run of pytest, and whether it came to its end."""
+    """Return the verdicts of a pytest run, and True in ``ended`` if it is complete."""
     verdicts, end = [], None
     for line in written.splitlines():
         with contextlib.suppress(ValueError, RecursionError):
@@ -324,7 +327,7 @@ def run_of(written: bytes, status: int) -> dict[str, Any]:
 
 
 def text_of(place: str) -> str | None:
-    """What a file holds; None where it is none, or where a link leads to it."""
+    """Return a file's text, or None if it is not a plain file or is reached through a link."""
     try:
         with open(os.open(place, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # noqa: PTH123 (a pipe must not block)
             plain = stat.S_ISREG(os.fstat(file.fileno()).st_mode) and os.path.realpath(place) == place
@@ -334,17 +337,17 @@ def text_of(place: str) -> str | None:
 
 
 def connected(place: str) -> socket.socket | None:
-    """The way to the process that counts the runs of a script; None where this is no run of one."""
+    """Connect to the process that counts a script's runs; return None if this run belongs to no script."""
     if not place:
         return None
     line = socket.socket(socket.AF_UNIX)
     line.connect(place)
-    line.recv(1)  # the files of the script have been looked at
+    line.recv(1)  # the parent has checked the script's files
     return line
 
 
 def show_end(output: Any) -> None:
-    """The end of what the child printed."""
+    """Print the end of the child's output."""
     output.flush()
     size = output.seek(0, os.SEEK_END)
     output.seek(max(0, size - SHOWN))
@@ -370,7 +373,7 @@ def main(settings: dict[str, Any], words: list[str]) -> int:
     hide()
     key = sys.stdin.buffer.readline().strip() if sealed else b""
     with contextlib.suppress(OSError):
-        os.ftruncate(0, 0)  # the sandbox's first process holds the same file
+        os.ftruncate(0, 0)  # the sandbox's first process has the same file open
     os.write(go, b"!")
     written, status = until_end(pid, reading, runs)
     kill_descendants()
@@ -386,7 +389,7 @@ def main(settings: dict[str, Any], words: list[str]) -> int:
         print(hmac.new(key, data, hashlib.sha256).hexdigest(), flush=True)
     elif line is not None:
         line.sendall(json.dumps(run).encode() + b"\n")
-        line.recv(1)  # the script goes on when its files have been looked at
+        line.recv(1)  # the script continues after its files have been checked
     return int(report["exit"]) if int(report["exit"]) >= 0 else 128 - int(report["exit"])
 
 
