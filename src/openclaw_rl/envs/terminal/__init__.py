@@ -1,1 +1,1 @@
-"""The terminal environment: commands in a sandbox, and its ladder of tasks."""
+"""The terminal environment: commands in a sandbox, and its curriculum of tasks."""

@@ -1,8 +1,8 @@
-"""The terminal environment: an agent types commands into a sandbox until a checker finds the task done.
+"""The terminal environment: an agent types commands into a sandbox until a checker accepts the result.
 
-A reply acts by the tools `bash`, `read`, `write` and `edit`, or, in the text form, by one fenced command. What it
-printed, its exit code and its seconds are the next state. The episode ends when the checks are met, when a reply acts
-no more, or when the task's steps are used up; its outcome is 1 where the checks are met, else -1.
+A reply acts by the tools `bash`, `read`, `write` and `edit`, or, in the text form, by one fenced command. The next
+state is the command's output, exit code and duration. The episode ends when the checks pass, when a reply has no
+action, or when the task's steps are used up; its outcome is 1 if the checks pass, else -1.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SYSTEM: Final = (
     "You work in a terminal on a Linux machine without network, in the folder {}. Do the task with the tools. "
 )
 DONE: Final = "done"
-"""the last word of a task that has no answer, or whose answer was printed"""
+"""final reply to a task that has no answer, or whose answer was printed"""
 ENDS: Final = "When all is done, reply without a call."
 ANSWERS: Final = (
     "When you know the answer, reply with it alone, or with the word done where your last command printed it."
@@ -56,7 +56,7 @@ class TerminalEnv(SourcedEnv[TerminalSource]):
         output_chars: int,
         step_votes: bool,
     ) -> None:
-        """``step_votes``: each step has a vote (`vote_on`)."""
+        """``step_votes`` adds a vote to each step (`vote_on`)."""
         super().__init__(name=name, source=source, form=form, examples=examples)
         self._settings = sandbox
         self._output_chars = output_chars
@@ -66,9 +66,9 @@ class TerminalEnv(SourcedEnv[TerminalSource]):
         self._left = 0
 
     def gold(self, task: str) -> Sequence[Message]:
-        found = self._source.task(task)
-        typed = [self._typed(number, command) for number, command in enumerate(found.gold)]
-        return [*typed, *([] if found.watched or not typed else [Message(role="assistant", content=DONE)])]
+        definition = self._source.task(task)
+        typed = [self._typed(number, command) for number, command in enumerate(definition.gold)]
+        return [*typed, *([] if definition.watched or not typed else [Message(role="assistant", content=DONE)])]
 
     def _typed(self, number: int, command: str) -> Message:
         if self._form == "text":
@@ -77,29 +77,31 @@ class TerminalEnv(SourcedEnv[TerminalSource]):
 
     async def reset(self, task: str, *, seed: int) -> Prompt:
         await self.close()
-        self._task = found = self._source.task(task)
-        self._left = found.steps
-        self._machine = await TerminalMachine.begin(self._settings, found, shown=self._output_chars)
-        shown = self._source.examples(task, self._examples)
-        return _text_prompt(found, shown) if self._form == "text" else _tools_prompt(found, shown)
+        self._task = definition = self._source.task(task)
+        self._left = definition.steps
+        self._machine = await TerminalMachine.begin(self._settings, definition, shown=self._output_chars)
+        examples = self._source.examples(task, self._examples)
+        return _text_prompt(definition, examples) if self._form == "text" else _tools_prompt(definition, examples)
 
     async def hand_over(self, task: str, *, seed: int) -> AgentTask:
         await self.close()
-        self._task = found = in_files(self._source.task(task))
-        if found.by_output:
-            raise TaskRefused(f"task {task} is checked by what commands print: a program's nobody sees")
-        self._machine = await TerminalMachine.begin(self._settings, found, shown=self._output_chars)
-        return AgentTask(instruction=found.instruction, sandbox=self._machine.state().sandbox, cwd=found.folder)
+        self._task = definition = in_files(self._source.task(task))
+        if definition.by_output:
+            raise TaskRefused(f"task {task} is checked by command output, which a program does not expose")
+        self._machine = await TerminalMachine.begin(self._settings, definition, shown=self._output_chars)
+        return AgentTask(
+            instruction=definition.instruction, sandbox=self._machine.state().sandbox, cwd=definition.folder
+        )
 
     async def step(self, reply: Message) -> Observation:
         self._left -= 1
         actions = self._actions(reply)
-        said = [await self._carry_out(action) for action in actions]
+        messages = [await self._carry_out(action) for action in actions]
         over = not actions or self._left <= 0
-        done = over or (self._begun_task().watched and await self._begun_task().score(self._begun().state()) > 0)
-        outcome = await self._outcome(self._answer(reply, actions)) if done else -1.0
-        vote = vote_on(said) if self._step_votes and (actions or self._begun_task().watched) else None
-        return Observation(messages=tuple(said), reward=outcome if done else None, done=done, vote=vote)
+        finished = over or (self._begun_task().watched and await self._begun_task().score(self._begun().state()) > 0)
+        outcome = await self._outcome(self._answer(reply, actions)) if finished else -1.0
+        vote = vote_on(messages) if self._step_votes and (actions or self._begun_task().watched) else None
+        return Observation(messages=tuple(messages), reward=outcome if finished else None, done=finished, vote=vote)
 
     def _actions(self, reply: Message) -> tuple[Action, ...]:
         if reply.tool_calls:
@@ -108,11 +110,11 @@ class TerminalEnv(SourcedEnv[TerminalSource]):
         if command is None or _is_done(command):
             return ()
         if "```" not in reply.content and (self._form == "tools" or self._begun_task().answered):
-            return ()  # a last word, not a command
+            return ()  # a closing remark, not a command
         return (Action(tool="bash", arguments={"command": command}),)
 
     def _answer(self, reply: Message, actions: Sequence[Action]) -> str | None:
-        """The last word of an answered task; that it is done means what was printed last."""
+        """Return the answer in the final reply; "done" refers to the last command's output."""
         if actions or not self._begun_task().answered or not reply.content.strip():
             return None
         return self._begun().printed if _is_done(reply.content) else reply.content
@@ -123,7 +125,7 @@ class TerminalEnv(SourcedEnv[TerminalSource]):
         return result_of(action, text)
 
     async def outcome(self) -> float:
-        """1 where the task is done now, -1 where nothing of it is."""
+        """Return 1 if the task is solved now, -1 if no part of it is."""
         return await self._outcome(await self._begun().written(ANSWER_FILE) if self._begun_task().answered else None)
 
     async def _outcome(self, answer: str | None) -> float:
@@ -155,7 +157,7 @@ def ladder(
     output_chars: int,
     step_votes: bool,
 ) -> TerminalEnv:
-    """The environment with the generated tasks: ``per_rung`` of each rung train, half as many are held out."""
+    """Create the environment with the generated tasks: ``per_rung`` per level train, half as many are held out."""
     source = LadderTasks(LADDER, rungs=rungs, per_rung=per_rung)
     return TerminalEnv(
         name="terminal",
@@ -169,18 +171,19 @@ def ladder(
 
 
 def _text_prompt(task: TerminalTask, examples: Sequence[TerminalTask]) -> Prompt:
-    """How to reply, solved tasks as turns of the conversation, the task."""
-    solved = [(each.instruction, _fenced(" && ".join(each.gold))) for each in examples]
+    """Build the prompt: reply instructions, solved tasks as turns of the conversation, the task."""
+    solved = [(example.instruction, _fenced(" && ".join(example.gold))) for example in examples]
     how = ANSWER if task.answered else TEXT if task.steps == 1 else TEXT_STEPS
     return worked_prompt(how, solved, task.instruction)
 
 
 def _tools_prompt(task: TerminalTask, examples: Sequence[TerminalTask]) -> Prompt:
-    shown = "".join(
-        f"\n\nExample: {each.instruction}\nA command that does it: {' && '.join(each.gold)}" for each in examples
+    solutions = "".join(
+        f"\n\nExample: {example.instruction}\nA command that does it: {' && '.join(example.gold)}"
+        for example in examples
     )
     limit = f"\n\nYou have {task.steps} {'reply' if task.steps == 1 else 'replies'} for it."
-    system = SYSTEM.format(task.folder) + (ANSWERS if task.answered else ENDS) + shown
+    system = SYSTEM.format(task.folder) + (ANSWERS if task.answered else ENDS) + solutions
     return Prompt(
         messages=(Message(role="system", content=system), Message(role="user", content=task.instruction + limit)),
         tools=tuple(TOOLS),

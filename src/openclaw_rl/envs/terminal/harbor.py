@@ -5,9 +5,9 @@
                 tests/test.sh             or run-tests.sh, or test_*.py
                 solution/solve.sh         or solution.sh
 
-Tests come into the sandbox when the agent is done, so that it cannot edit them, and pay as Harbor pays: the score that
-their script writes to ``/logs/verifier``, else all or nothing. With podman or docker the Dockerfile makes the machine.
-With bubblewrap the programs of this machine stand in: a task that needs others is refused with what it lacks.
+Tests enter the sandbox after the agent has finished, so that it cannot edit them, and pay as Harbor does: the score
+that their script writes to ``/logs/verifier``, else all or nothing. With podman or docker the Dockerfile builds the
+machine. With bubblewrap this machine's programs replace it: a task that needs others is refused with a list of them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ STEPS = 20
 
 
 class HarborEnv(TerminalEnv):
-    """See `TerminalEnv`. Where containers run, each task has the image of its Dockerfile."""
+    """See `TerminalEnv`. With a container driver, each task runs in its Dockerfile's image."""
 
     def __init__(self, folder: Folder, *, sandbox: SandboxSettings, rungs: Sequence[str], **settings: Any) -> None:
         source = PublishedTasks("harbor", folder.tasks, rungs=rungs)
@@ -42,7 +42,7 @@ class HarborEnv(TerminalEnv):
         self._folder, self._plain = folder, sandbox
 
     def excluded(self) -> Mapping[str, str]:
-        """Tasks that cannot run here, with the reason."""
+        """Return the tasks that cannot run here, with the reason."""
         return self._folder.refused
 
     async def reset(self, task: str, *, seed: int) -> Prompt:
@@ -71,7 +71,7 @@ def harbor(
     cache_dir: Path,
     partial: bool = False,
 ) -> HarborEnv:
-    """The environment. ``folder`` holds a folder for each task; ``partial`` pays the share of tests that pass."""
+    """Create the environment. ``folder`` has one folder per task; ``partial`` pays the share of passing tests."""
     if folder is None:
         raise ConfigError("env.folder is not set", remedy="name it: --set env.folder=FOLDER")
     read = read_folder(folder.expanduser(), sandbox, cache=cache_dir / "harbor", shares=partial)
@@ -88,9 +88,10 @@ def harbor(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folder:
-    """The tasks of a folder by difficulty and name; why others are refused; Dockerfiles, where containers run.
+    """The tasks of a folder by difficulty and name, refused ones with the reason, and Dockerfiles for a container
+    driver.
 
-    ``site`` holds the pytest that the tests run with.
+    ``site`` contains the pytest that runs the tests.
     """
 
     tasks: Mapping[str, TerminalTask]
@@ -100,7 +101,7 @@ class Folder:
 
 
 def read_folder(folder: Path, sandbox: SandboxSettings, *, cache: Path, shares: bool) -> Folder:
-    """Read it. Raises ConfigError where no task lies there, or none of them can run here."""
+    """Read a folder of tasks; raise ConfigError if it has no tasks, or none that can run here."""
     places = [place for place in sorted(folder.iterdir() if folder.is_dir() else ()) if _told(place)]
     if not places:
         raise ConfigError(
@@ -110,26 +111,26 @@ def read_folder(folder: Path, sandbox: SandboxSettings, *, cache: Path, shares: 
     contained = sandbox.driver != "bubblewrap"
     has_system = on_this_machine(None if contained else sandbox.root)
     read = {place: _read(place, contained, has_system, shares=shares) for place in places}
-    refused = {place.name: each.refused for place, each in read.items() if each.refused}
+    refused = {place.name: entry.refused for place, entry in read.items() if entry.refused}
     if len(refused) == len(read):
         raise ConfigError(
             f"env.folder: none of the {len(read)} tasks in {folder} can run here: {next(iter(refused.values()))}",
             remedy="'--set env.sandbox.driver=podman' builds their images; 'envs audit' names each reason",
         )
-    good = {place: each for place, each in read.items() if not each.refused}
-    packages = {name for each in good.values() for name in each.tests.packages if name not in CARRIED}
+    good = {place: entry for place, entry in read.items() if not entry.refused}
+    packages = {name for entry in good.values() for name in entry.tests.packages if name not in CARRIED}
     site = provide(sorted(packages), cache)
     return Folder(
-        tasks={each.name: _task(place, each, site) for place, each in good.items()},
+        tasks={entry.name: _task(place, entry, site) for place, entry in good.items()},
         refused=refused,
-        images={each.name: each.machine.file for each in good.values() if each.imaged and each.machine.file},
+        images={entry.name: entry.machine.file for entry in good.values() if entry.imaged and entry.machine.file},
         site=site,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Read:
-    """A task's folder. ``imaged``: a container's image makes its machine; ``refused`` is why it cannot run here."""
+    """A task's folder. ``imaged``: its machine is a container image; ``refused`` is the reason it cannot run here."""
 
     name: str
     told: _Told
@@ -158,7 +159,7 @@ def _read(place: Path, contained: bool, has_system: Callable[[str], bool], *, sh
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Told:
-    """What a task's author says of it."""
+    """The author's description of a task."""
 
     instruction: str
     rung: str
@@ -168,8 +169,10 @@ def _told(place: Path) -> _Told | None:
     if (text := place / "instruction.md").is_file():
         meta = place / "task.toml"
         data: Mapping[str, Any] = tomllib.loads(meta.read_text(encoding="utf-8")) if meta.is_file() else {}
-        known: Mapping[str, Any] = data.get("metadata", {})
-        return _Told(instruction=text.read_text(encoding="utf-8").strip(), rung=str(known.get("difficulty", "tasks")))
+        metadata: Mapping[str, Any] = data.get("metadata", {})
+        return _Told(
+            instruction=text.read_text(encoding="utf-8").strip(), rung=str(metadata.get("difficulty", "tasks"))
+        )
     if (text := place / "task.yaml").is_file():
         data = _yaml(text)
         return _Told(instruction=str(data["instruction"]).strip(), rung=str(data.get("difficulty", "tasks")))
@@ -181,10 +184,10 @@ def _yaml(file: Path) -> Mapping[str, Any]:
         import yaml  # type: ignore[import-untyped]
     except ImportError as error:
         raise ConfigError(f"{file} is YAML, which this Python cannot read", remedy="pip install pyyaml") from error
-    found = yaml.safe_load(file.read_text(encoding="utf-8"))
-    if not isinstance(found, dict) or "instruction" not in found:
+    data = yaml.safe_load(file.read_text(encoding="utf-8"))
+    if not isinstance(data, dict) or "instruction" not in data:
         raise ConfigError(f'{file} has no "instruction"', remedy="see docs/environments.md for the layout")
-    return found
+    return data
 
 
 def _task(place: Path, read: _Read, site: Path) -> TerminalTask:

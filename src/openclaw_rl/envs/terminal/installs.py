@@ -1,7 +1,7 @@
-"""What scripts of a task would install, what of it is here already, and stand-ins for the programs that install.
+"""Analyzes a task's install scripts, checks them against the packages here, and replaces the installers.
 
-Nothing can be fetched in a sandbox. Tests of Harbor's layout install pytest by curl, uv or pip before they run it: they
-run as their author wrote them, beside programs of these names that do nothing, with a pytest from this Python.
+A sandbox cannot download anything. Tests in Harbor's layout install pytest by curl, uv or pip before they run it: they
+run as their author wrote them, with placeholder programs of these names that do nothing, and a pytest from this Python.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from openclaw_rl.envs.sandbox import HOME
 from openclaw_rl.errors import ConfigError, EnvFailed
 
 CARRIED: Final = frozenset({"pytest", "pytest-json-ctrf", "uv", "pip", "setuptools", "wheel"})
-"""packages of Python that the stand-ins stand for, pytest among them"""
+"""Python packages that the placeholder programs cover, pytest among them"""
 _SYSTEM: Final = {"apt": "install", "apt-get": "install", "dnf": "install", "yum": "install", "apk": "add"}
 _TOOLS: Final = frozenset(
     {"curl", "wget", "ca-certificates", "gnupg", "python3", "python3-pip", "python3-venv", "python-is-python3", "pipx"}
 )
-"""packages of a system that are only there to install others, or that every machine here has"""
+"""system packages that only serve to install others, or that every machine here has"""
 _FETCHING: Final = ("npm", "npx", "yarn", "pnpm", "cargo", "conda", "mamba", "gem", "go", "git", "rustup", "snap")
 _FETCHES: Final = frozenset({"install", "i", "ci", "add", "get", "clone", "create"})
 _HARMLESS: Final = re.compile(r"astral\.sh|localhost|127\.0\.0\.1|^-|^[^/:]*$")
@@ -42,7 +42,7 @@ _VALUES: Final = (*_WITH, "-p", "--python", "--index-url", "-i", "--extra-index-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installs:
-    """Names that a script installs: packages of the system, packages of Python, and other commands that fetch."""
+    """Names that a script installs: system packages, Python packages, and other commands that download."""
 
     system: tuple[str, ...] = ()
     python: tuple[str, ...] = ()
@@ -50,12 +50,12 @@ class Installs:
 
     @property
     def any_here(self) -> bool:
-        """Whether it installs anything."""
+        """True if the script installs anything."""
         return bool(self.system or self.python or self.others)
 
 
 def installs_of(text: str) -> Installs:
-    """What a shell script installs, by its words.
+    """Return the packages and downloads of a shell script, from its words.
 
     >>> installs_of("apt-get update && apt-get install -y curl jq\\nuvx -p 3.13 -w pytest==8.4.1 pytest /tests")
     Installs(system=('curl', 'jq'), python=('pytest',), others=())
@@ -64,20 +64,20 @@ def installs_of(text: str) -> Installs:
     python: list[str] = []
     others: list[str] = []
     for words in _commands(text):
-        program, rest = Path(words[0]).name, words[1:]
-        if program in _SYSTEM and _SYSTEM[program] in rest:
-            system += _names(rest[rest.index(_SYSTEM[program]) + 1 :])
-        elif (installed := _of_python(program, rest)) is not None:
+        program, arguments = Path(words[0]).name, words[1:]
+        if program in _SYSTEM and _SYSTEM[program] in arguments:
+            system += _names(arguments[arguments.index(_SYSTEM[program]) + 1 :])
+        elif (installed := _of_python(program, arguments)) is not None:
             python += installed
         elif program in ("curl", "wget"):
-            others += [f"{program} {word}" for word in rest if "://" in word and not _HARMLESS.search(word)]
-        elif program in _FETCHING and rest and rest[0] in _FETCHES:
+            others += [f"{program} {word}" for word in arguments if "://" in word and not _HARMLESS.search(word)]
+        elif program in _FETCHING and arguments and arguments[0] in _FETCHES:
             others.append(shlex.join(words)[:80])
     return Installs(system=_once(system), python=_once(python), others=_once(others))
 
 
 def _of_python(program: str, rest: Sequence[str]) -> list[str] | None:
-    """The packages of Python that a command installs; None where it is no such command."""
+    """Return the Python packages that a command installs, or None if it is not such a command."""
     if re.fullmatch(r"python[\d.]*", program) and list(rest[:2]) == ["-m", "pip"]:
         program, rest = "pip", rest[2:]
     if program == "uv" and rest[:1] == ["pip"]:
@@ -87,12 +87,12 @@ def _of_python(program: str, rest: Sequence[str]) -> list[str] | None:
         return [] if start is None else _packages(_names(rest[start + 1 :]))
     if program in ("uvx", "uv"):
         named = [rest[at + 1] for at, word in enumerate(rest[:-1]) if word in _WITH]
-        return _packages(each for name in named for each in name.split(","))
+        return _packages(package for name in named for package in name.split(","))
     return None
 
 
 def _commands(text: str) -> Iterator[list[str]]:
-    """The simple commands of a script, as words; a line that cannot be read is passed over."""
+    """Yield a script's simple commands as words; skip lines that cannot be parsed."""
     joined = re.sub(r"\\\s*\n", " ", text)
     for line in joined.splitlines():
         for part in _SEPARATORS.split(line):
@@ -112,7 +112,7 @@ def _sets(word: str) -> bool:
 
 
 def _names(words: Iterable[str]) -> list[str]:
-    """The words that are no options, redirections, nor values of options."""
+    """Return the words that are not options, redirections or values of options."""
     named: list[str] = []
     before = ""
     for word in words:
@@ -131,7 +131,7 @@ def _once(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def missing(installs: Installs, *, has_system: Callable[[str], bool]) -> list[str]:
-    """Of what a script installs, the names that are neither here nor stood in for."""
+    """Return the names in ``installs`` that are neither here nor covered by a placeholder program."""
     system = [name for name in installs.system if name not in _TOOLS and not has_system(name)]
     return [*system, *(name for name in installs.python if not _is_here(name)), *installs.others]
 
@@ -141,60 +141,60 @@ def _is_here(name: str) -> bool:
 
 
 def on_this_machine(root: str | None) -> Callable[[str], bool]:
-    """Whether a package of the system is installed below ``root``: Debian's lists, or a program of that name."""
+    """Return a test for system packages below ``root``: in Debian's lists, or as a program of that name."""
     place = Path(root or "/")
 
     def there(name: str) -> bool:
         plain = name.partition("=")[0].partition(":")[0]
         lists = place / "var/lib/dpkg/info"
-        known = (lists / f"{plain}.list").exists() or any(lists.glob(f"{plain}:*.list"))
-        return known or any((place / folder / plain).exists() for folder in ("usr/bin", "bin", "usr/local/bin"))
+        listed = (lists / f"{plain}.list").exists() or any(lists.glob(f"{plain}:*.list"))
+        return listed or any((place / folder / plain).exists() for folder in ("usr/bin", "bin", "usr/local/bin"))
 
     return there
 
 
-# --- the packages of Python that tests import
+# --- the Python packages that tests import
 
 
 def _closure(names: Iterable[str]) -> dict[str, metadata.Distribution] | None:
-    """Packages of this Python with what they need; None where one is not here, or is more than Python."""
-    waiting, known = list(names), dict[str, metadata.Distribution]()
+    """Return packages of this Python with their dependencies, or None if one is missing or contains compiled code."""
+    waiting, distributions = list(names), dict[str, metadata.Distribution]()
     while waiting:
         name = waiting.pop()
-        if name in known:
+        if name in distributions:
             continue
         try:
-            known[name] = distribution = metadata.distribution(name)
+            distributions[name] = distribution = metadata.distribution(name)
         except metadata.PackageNotFoundError:
             return None
         if any(file.suffix in (".so", ".pyd") for file in distribution.files or ()):
             return None
         plain = [need for need in distribution.requires or () if "extra ==" not in need and "sys_platform" not in need]
         waiting += [_SPECIFIER.sub("", need).lower() for need in plain if 'python_version < "3.1' not in need]
-    return known
+    return distributions
 
 
 def provide(names: Iterable[str], cache: Path) -> Path:
-    """A folder with pytest and these packages, copied once from this Python: to be shown to a sandbox, read-only.
+    """Return a folder with pytest and these packages, copied once from this Python, to mount read-only in a sandbox.
 
-    Raises ConfigError where there is no pytest here.
+    Raises ConfigError if pytest is not installed.
     """
-    wanted = _closure(["pytest"])
-    if wanted is None:
+    distributions = _closure(["pytest"])
+    if distributions is None:
         raise ConfigError("these tasks are tested with pytest, which is not installed", remedy="pip install pytest")
     for name in names:
-        wanted |= (_closure([name]) or {}) if name not in CARRIED else {}
-    versions = sorted((name, each.version) for name, each in wanted.items())
+        distributions |= (_closure([name]) or {}) if name not in CARRIED else {}
+    versions = sorted((name, package.version) for name, package in distributions.items())
     home = cache / "site" / hashlib.sha256(json.dumps(versions).encode()).hexdigest()[:16]
     if not home.is_dir():
         home.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=home.parent) as place:
-            whole = Path(place) / "site"
-            for distribution in wanted.values():
-                _copy(distribution, whole)
-            whole.chmod(0o755)
+            target = Path(place) / "site"
+            for distribution in distributions.values():
+                _copy(distribution, target)
+            target.chmod(0o755)
             if not home.is_dir():
-                shutil.move(whole, home)
+                shutil.move(target, home)
     return home
 
 
@@ -207,7 +207,7 @@ def _copy(distribution: metadata.Distribution, place: Path) -> None:
             (place / file).chmod(0o644)
 
 
-# --- programs that stand in
+# --- placeholder programs
 
 _NOTHING: Final = "#!/bin/bash\nexit 0\n"
 _SKIP: Final = """
@@ -258,7 +258,7 @@ SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/b
 
 
 def stand_ins(folder: str, *, site: str, words: Sequence[str]) -> Mapping[str, str]:
-    """Programs by their place in a sandbox, ``FOLDER/bin/NAME``; `pytest` runs through ``FOLDER/run_tests.py``."""
+    """Return placeholder programs by path, ``FOLDER/bin/NAME``; `pytest` runs through ``FOLDER/run_tests.py``."""
     runner = f"{folder}/run_tests.py"
     marks = {
         "@path@": SYSTEM_PATH,
@@ -286,21 +286,22 @@ def _filled(text: str, marks: Mapping[str, str]) -> str:
     return text
 
 
-# How a task's machine is made, from `environment/setup.sh` or a Dockerfile: by its lines here, or as an image.
+# The build of a task's machine, from `environment/setup.sh` or a Dockerfile: by its lines here, or as an image.
 
 BUILD_SECONDS: Final = 1800
 _PLAIN: Final = re.compile(r"(^|/)(ubuntu|debian|python|buildpack-deps|ubuntu-\d\d-\d\d|python-3-\d+)(:|@|$)")
-"""images that hold a plain system, which the programs of this machine stand in for"""
+"""images of a plain system, which this machine's programs replace"""
 _PROGRAMS: Final = {"node": "node", "golang": "go", "rust": "cargo", "gcc": "gcc", "perl": "perl", "bash": "bash"}
-"""images that hold one program more, which this machine may have"""
+"""images that add one program, which this machine may have"""
 _INSTALLERS: Final = "".join(f"{name}() {{ :; }}; " for name in ("apt", "apt-get", "apk", "pip", "pip3", "uv", "curl"))
 
 
 @dataclass(slots=True)
 class Built:
-    """How a task's machine is made: files of its folder by their place there, scripts, and where the agent begins.
+    """The build of a task's machine: files of its folder by path in the sandbox, scripts, and the agent's initial
+    folder.
 
-    ``refused`` says why it cannot be made of this machine's programs; ``file`` is the Dockerfile of an image.
+    ``refused`` are the reasons why this machine's programs do not suffice; ``file`` is the Dockerfile of an image.
     """
 
     folder: str = HOME
@@ -312,7 +313,7 @@ class Built:
 
 
 def machine_of(place: Path, *, has_system: Callable[[str], bool]) -> Built:
-    """How the machine of a task's folder is made. ``has_system``: whether a package of the system is here."""
+    """Return the build of the machine for a task's folder. ``has_system`` tests for a system package."""
     script = place / "environment" / "setup.sh"
     if script.is_file():
         return _from_script(script, has_system)
@@ -333,20 +334,24 @@ def _from_script(script: Path, has_system: Callable[[str], bool]) -> Built:
 
 def _from_dockerfile(file: Path, has_system: Callable[[str], bool]) -> Built:
     built = Built(folder="/app", file=file)
-    for word, rest in _instructions(file.read_text(encoding="utf-8")):
+    for word, arguments in _instructions(file.read_text(encoding="utf-8")):
         if word == "FROM":
-            built.refused += _base(rest, has_system)
+            built.refused += _base(arguments, has_system)
         elif word == "WORKDIR":
-            built.folder = rest.strip()
+            built.folder = arguments.strip()
             built.scripts.append(f"mkdir -p {shlex.quote(built.folder)}")
         elif word == "ENV":
-            built.exports.append(f"export {rest if '=' in rest else rest.replace(' ', '=', 1)}")
+            built.exports.append(f"export {arguments if '=' in arguments else arguments.replace(' ', '=', 1)}")
         elif word in ("COPY", "ADD"):
-            built.placed |= _copied(rest, file.parent, built.folder)
+            built.placed |= _copied(arguments, file.parent, built.folder)
         elif word == "RUN":
-            built.refused += _installs(rest, has_system, "the Dockerfile")
-            lines = [*built.exports, f"mkdir -p {shlex.quote(built.folder)} && cd {shlex.quote(built.folder)}", rest]
-            built.scripts.append("\n".join([_INSTALLERS if installs_of(rest).any_here else "", *lines]))
+            built.refused += _installs(arguments, has_system, "the Dockerfile")
+            lines = [
+                *built.exports,
+                f"mkdir -p {shlex.quote(built.folder)} && cd {shlex.quote(built.folder)}",
+                arguments,
+            ]
+            built.scripts.append("\n".join([_INSTALLERS if installs_of(arguments).any_here else "", *lines]))
     return built
 
 
@@ -364,12 +369,12 @@ def _installs(text: str, has_system: Callable[[str], bool], where: str) -> list[
 
 
 def _instructions(text: str) -> Iterator[tuple[str, str]]:
-    """The instructions of a Dockerfile, continued lines joined."""
+    """Yield the instructions of a Dockerfile, with continued lines joined."""
     joined = re.sub(r"\\\s*\n", " ", "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#")))
     for line in joined.splitlines():
-        word, _, rest = line.strip().partition(" ")
+        word, _, arguments = line.strip().partition(" ")
         if word:
-            yield word.upper(), rest.strip()
+            yield word.upper(), arguments.strip()
 
 
 def _copied(rest: str, folder: Path, working: str) -> dict[str, Path]:
@@ -387,7 +392,7 @@ def _copied(rest: str, folder: Path, working: str) -> dict[str, Path]:
 
 
 def files_in(folder: Path) -> list[Path]:
-    """All files below a folder."""
+    """Return all files below a folder."""
     return [file for file in sorted(folder.rglob("*")) if file.is_file()]
 
 
@@ -395,10 +400,10 @@ def files_in(folder: Path) -> list[Path]:
 
 
 async def build_image(tool: str, file: Path) -> str:
-    """The image of a Dockerfile, by podman or docker; one that is built already is taken. Raises EnvFailed."""
+    """Return the image of a Dockerfile, built by podman or docker if it is missing; raise EnvFailed if that fails."""
     digest = hashlib.sha256()
-    for each in files_in(file.parent):
-        digest.update(f"{each.relative_to(file.parent)}\0".encode() + each.read_bytes())
+    for source in files_in(file.parent):
+        digest.update(f"{source.relative_to(file.parent)}\0".encode() + source.read_bytes())
     name = f"localhost/openclaw-rl-task:{digest.hexdigest()[:16]}"
     program = shutil.which(tool)
     if program is None:
@@ -415,13 +420,13 @@ async def _ran(*words: str) -> bool:
 
 
 async def _failure(*words: str) -> str:
-    """Why a program failed; "" where it did not."""
+    """Return the reason for a program's failure, or ""."""
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*words, stdin=None, stdout=pipe, stderr=asyncio.subprocess.STDOUT)
     try:
-        said, _ = await asyncio.wait_for(process.communicate(), BUILD_SECONDS)
+        output, _ = await asyncio.wait_for(process.communicate(), BUILD_SECONDS)
     except TimeoutError:
         process.kill()
         await process.wait()
         return f"not done in {BUILD_SECONDS} s"
-    return "" if process.returncode == 0 else said.decode(errors="replace").strip()[-300:] or "no reason"
+    return "" if process.returncode == 0 else output.decode(errors="replace").strip()[-300:] or "no reason"

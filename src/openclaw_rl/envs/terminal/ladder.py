@@ -1,6 +1,7 @@
-"""The ladder of terminal tasks: from one command upward, each with its files, a gold solution and its checks.
+"""The curriculum of terminal tasks: from one command upward, each with its files, a gold solution and its checks.
 
-A rung is a function of random numbers. Nothing of the answer is in the instruction but where the task is to copy it.
+A level is a function of a random generator. Instructions contain no part of the answer, except where it is to be
+copied.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ from openclaw_rl.envs.sandbox import HOME
 from openclaw_rl.envs.terminal.tasks import FileHolds, Holds, Printed, TerminalTask
 
 ANSWER = "answer.txt"
-"""where a program writes what it is to print or to answer"""
+"""file for a program's output or answer"""
 
 
 def in_files(task: TerminalTask) -> TerminalTask:
-    """The same task for a program whose commands nobody sees: what is to be printed or answered goes into a file."""
-    asked = [check for check in task.checks if isinstance(check, Printed)]
+    """Return the task for a program whose commands are not observed: output or answer are written to a file instead."""
+    printed = [check for check in task.checks if isinstance(check, Printed)]
     if task.answered:
         return replace(task, instruction=f"{task.instruction} Write the answer alone into the file {ANSWER}.")
-    if not asked:
+    if not printed:
         return task
     return replace(
         task,
@@ -41,7 +42,7 @@ def at(name: str) -> str:
 
 
 def lines(rng: random.Random, low: int, high: int) -> str:
-    """A text of so many lines, a few words each."""
+    """Return a text with ``low`` to ``high`` lines, three words each."""
     return "".join(" ".join(rng.sample(WORDS, 3)) + "\n" for _ in range(rng.randint(low, high)))
 
 
@@ -130,15 +131,15 @@ def first_line(rng: random.Random) -> TerminalTask:
 
 
 def find_lines(rng: random.Random) -> TerminalTask:
-    name, word, *others = rng.sample(WORDS, 8)
-    found = [f"{word} {other}" for other in others[:2]]
-    text = [*found, *others[2:]]
+    name, word, *fillers = rng.sample(WORDS, 8)
+    matches = [f"{word} {filler}" for filler in fillers[:2]]
+    text = [*matches, *fillers[2:]]
     rng.shuffle(text)
     return TerminalTask(
         instruction=f"Print the lines of {name}.txt that have the word {word}.",
         files={f"{name}.txt": "\n".join(text) + "\n"},
         gold=(f"grep {word} {name}.txt",),
-        checks=(Printed(text="\n".join(line for line in text if line in found)),),
+        checks=(Printed(text="\n".join(line for line in text if line in matches)),),
     )
 
 
@@ -155,14 +156,16 @@ def sort_file(rng: random.Random) -> TerminalTask:
 def count_files(rng: random.Random) -> TerminalTask:
     kinds = rng.sample(("txt", "log", "csv", "md", "json"), 2)
     names = rng.sample(WORDS, 16)
-    many, few = rng.randint(3, 8), rng.randint(1, 5)
+    count, other_count = rng.randint(3, 8), rng.randint(1, 5)
     folder = names.pop()
-    found = [f"{name}.{kinds[0]}" for name in names[:many]] + [f"{name}.{kinds[1]}" for name in names[many:][:few]]
+    files = [f"{name}.{kinds[0]}" for name in names[:count]] + [
+        f"{name}.{kinds[1]}" for name in names[count:][:other_count]
+    ]
     return TerminalTask(
         instruction=f"Print how many files in the folder {folder} end in .{kinds[0]}.",
-        files={f"{folder}/{name}": "" for name in found},
+        files={f"{folder}/{name}": "" for name in files},
         gold=(f"ls {folder}/*.{kinds[0]} | wc -l",),
-        checks=(Printed(text=str(many)),),
+        checks=(Printed(text=str(count)),),
         steps=2,
     )
 
@@ -181,8 +184,8 @@ def find_file(rng: random.Random) -> TerminalTask:
 
 
 def replace_word(rng: random.Random) -> TerminalTask:
-    name, old, new, *others = rng.sample(WORDS, 7)
-    text = [old, *others, f"{others[0]} {old}"]
+    name, old, new, *words = rng.sample(WORDS, 7)
+    text = [old, *words, f"{words[0]} {old}"]
     rng.shuffle(text)
     return TerminalTask(
         instruction=f"In the file {name}.txt, replace every {old} with {new}.",
@@ -210,14 +213,14 @@ def sum_column(rng: random.Random) -> TerminalTask:
 def rename_all(rng: random.Random) -> TerminalTask:
     folder, *names = rng.sample(WORDS, rng.randint(4, 7))
     old, new = rng.sample(("txt", "log", "csv", "md", "dat"), 2)
-    kept = f"{rng.choice(WORDS)}.keep"
-    wanted = tuple(f"{name}.{new}" for name in names)
+    untouched = f"{rng.choice(WORDS)}.keep"
+    renamed = tuple(f"{name}.{new}" for name in names)
     return TerminalTask(
         instruction=f"In the folder {folder}, rename every file that ends in .{old} so that it ends in .{new}.",
-        files={f"{folder}/{kept}": "", **{f"{folder}/{name}.{old}": f"{name}\n" for name in names}},
+        files={f"{folder}/{untouched}": "", **{f"{folder}/{name}.{old}": f"{name}\n" for name in names}},
         gold=(f'cd {folder} && for f in *.{old}; do mv "$f" "${{f%.{old}}}.{new}"; done',),
         checks=(
-            Holds(path=at(folder), names=(kept, *wanted)),
+            Holds(path=at(folder), names=(untouched, *renamed)),
             *(FileHolds(path=at(f"{folder}/{name}.{new}"), text=name) for name in names),
         ),
         steps=4,
@@ -243,14 +246,14 @@ def most_frequent(rng: random.Random) -> TerminalTask:
 def tidy_up(rng: random.Random) -> TerminalTask:
     folder, *names = rng.sample(WORDS, 7)
     number = rng.randint(2, 4)
-    logs, others = [f"{name}.log" for name in names[:number]], [f"{name}.txt" for name in names[number:]]
+    logs, texts = [f"{name}.log" for name in names[:number]], [f"{name}.txt" for name in names[number:]]
     return TerminalTask(
         instruction=f"Make the folder {folder}, move all .log files into it, and write how many there were "
         f"into {folder}/count.txt.",
-        files={name: f"{name}\n" for name in (*logs, *others)},
+        files={name: f"{name}\n" for name in (*logs, *texts)},
         gold=(f"mkdir {folder}", f"mv *.log {folder}", f"ls {folder}/*.log | wc -l > {folder}/count.txt"),
         checks=(
-            Holds(path=HOME, names=(folder, *others)),
+            Holds(path=HOME, names=(folder, *texts)),
             Holds(path=at(folder), names=(*logs, "count.txt")),
             FileHolds(path=at(f"{folder}/count.txt"), text=str(number)),
         ),
@@ -281,4 +284,4 @@ LADDER: Ladder[TerminalTask] = Ladder(
         "tidy-up": tidy_up,
     },
 )
-"""the rungs, from easy to hard"""
+"""the levels, from easy to hard"""

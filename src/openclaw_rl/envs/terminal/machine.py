@@ -1,4 +1,4 @@
-"""The machine that a terminal task is done on: its files, its commands, and what they printed."""
+"""The machine of a terminal task: its files, its commands and their output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from openclaw_rl.errors import EnvFailed
 from openclaw_rl.types import Tool
 
 READ = 256 << 10
-"""most bytes of a file that the tools read"""
+"""most bytes that the tools read from a file"""
 
 
 def _tool(name: str, description: str, **texts: str) -> Tool:
@@ -45,7 +45,7 @@ TOOLS: Sequence[Tool] = (
 
 
 class TerminalMachine:
-    """A sandbox with a task's files. ``lasting``: commands share one shell, so that its folder and variables stay."""
+    """A sandbox with a task's files. ``lasting``: commands share one shell, which keeps its folder and variables."""
 
     def __init__(
         self, sandbox: Sandbox, *, lasting: bool, shown: int, folder: str = HOME, binds: tuple[str, ...] = ()
@@ -60,7 +60,7 @@ class TerminalMachine:
 
     @classmethod
     async def begin(cls, settings: SandboxSettings, task: TerminalTask, *, shown: int) -> TerminalMachine:
-        """A new sandbox, set up for a task; ``shown`` characters are shown of any text."""
+        """Open a sandbox and set it up for a task; tool results are cut to ``shown`` characters."""
         sandbox = await open_sandbox(settings)
         try:
             await set_up(sandbox, task)
@@ -73,27 +73,27 @@ class TerminalMachine:
         return machine
 
     def state(self, answer: str | None = None) -> FinalState:
-        """What checks look at."""
+        """Return the state that checks examine."""
         return FinalState(sandbox=self._sandbox, printed=self._printed, shown=self._binds, answer=answer)
 
     @property
     def printed(self) -> str:
-        """What the last command printed."""
+        """The last command's output."""
         return self._printed
 
     async def seal(self) -> None:
-        """End what the agent began, before a checker runs anything; see `Sandbox.seal`."""
+        """End the agent's processes before a checker runs; see `Sandbox.seal`."""
         await self._sandbox.seal()
 
     async def written(self, name: str) -> str | None:
-        """What a file in the task's folder holds; None where there is none."""
+        """Return the text of a file in the task's folder, or None if it cannot be read."""
         try:
             return await self._read(posixpath.join(self._folder, name))
         except OSError:
             return None
 
     async def act(self, tool: str, arguments: Mapping[str, Any]) -> str:
-        """Carry out one of `TOOLS`; what the agent is shown of it."""
+        """Execute one of `TOOLS`; return the text for the agent."""
         if tool == "bash":
             return await self.command(arguments["command"])
         path = posixpath.join(self._folder, arguments["path"])
@@ -108,7 +108,7 @@ class TerminalMachine:
             return f"error: {error}"
 
     async def command(self, command: str) -> str:
-        """Run a command; its output, head and tail, with its exit code and seconds."""
+        """Run a command; return the head and tail of its output, with its exit code and duration."""
         ran = await self._run(command)
         self._printed = ran.output
         end = f"exit code {ran.code}" if ran.code is not None else ran.stopped
@@ -142,18 +142,18 @@ class TerminalMachine:
 
 
 async def set_up(sandbox: Sandbox, task: TerminalTask) -> None:
-    """What a task finds: its files, and what its scripts make of them. Raises EnvFailed where they cannot."""
+    """Write a task's files and run its setup scripts; raise EnvFailed if either fails."""
     if task.files:
-        done = await sandbox.run(["tar", "-xf", "-"], stdin=_archive(task.files))
-        if not done.ok:
-            raise EnvFailed(f"the files of a task could not be written: {done.output or done.stopped}")
+        result = await sandbox.run(["tar", "-xf", "-"], stdin=_archive(task.files))
+        if not result.ok:
+            raise EnvFailed(f"the files of a task could not be written: {result.output or result.stopped}")
     for path, file in task.placed.items():
         await sandbox.write(path, file.read_bytes(), executable=os.access(file, os.X_OK))
     for script in task.setup:
-        begin = f"cd {shlex.quote(task.folder)} 2>/dev/null || true\n"  # the first script may have to make it
-        done = await sandbox.run(["bash", "-c", begin + script], cwd="/")
-        if not done.ok:
-            raise EnvFailed(f"a task could not be set up: {(done.output or done.stopped)[-300:]}")
+        begin = f"cd {shlex.quote(task.folder)} 2>/dev/null || true\n"  # the first script may have to create the folder
+        result = await sandbox.run(["bash", "-c", begin + script], cwd="/")
+        if not result.ok:
+            raise EnvFailed(f"a task could not be set up: {(result.output or result.stopped)[-300:]}")
 
 
 def _archive(files: Mapping[str, str]) -> bytes:

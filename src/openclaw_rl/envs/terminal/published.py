@@ -1,4 +1,4 @@
-"""What task sets of others need beside a ladder: a split by hash, and gold commands run in a sandbox of their own."""
+"""Third-party task sets: a split by hash, and gold commands run in a separate sandbox."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from openclaw_rl.envs.terminal.tasks import FinalState, Scorer, TerminalTask
 from openclaw_rl.errors import ConfigError, EnvFailed
 
 STEPS = 8
-"""replies for a task that does not say how many"""
+"""most replies for a task that sets no limit"""
 
 
 class PublishedTasks:
-    """See `TerminalSource`. Tasks by id, ``RUNG/NAME``; no prompt shows one of them solved."""
+    """See `TerminalSource`. Tasks by id, ``RUNG/NAME``; prompts show none of them solved."""
 
     def __init__(self, name: str, tasks: Mapping[str, TerminalTask], *, rungs: Sequence[str]) -> None:
-        known = {task.partition("/")[0] for task in tasks}
+        levels = {task.partition("/")[0] for task in tasks}
         for rung in rungs:
-            if rung not in known:
-                raise ConfigError(f"no rung {rung!r} in {name}", remedy=f"known: {', '.join(sorted(known))}")
+            if rung not in levels:
+                raise ConfigError(f"no rung {rung!r} in {name}", remedy=f"known: {', '.join(sorted(levels))}")
         self._name, self._tasks = name, tasks
         self._chosen = [task for task in tasks if not rungs or task.partition("/")[0] in rungs]
 
@@ -50,14 +50,14 @@ class PublishedTasks:
 
 
 class GoldRun:
-    """A task's gold commands in a sandbox of their own, where no agent has been: what they print and leave behind."""
+    """A run of a task's gold commands in a separate sandbox, untouched by the agent: their output and final state."""
 
     def __init__(self, machine: TerminalMachine) -> None:
         self._machine = machine
 
     @classmethod
     async def of(cls, settings: SandboxSettings, task: TerminalTask) -> GoldRun:
-        """Run them, and seal what they leave."""
+        """Run the gold commands, then seal the sandbox."""
         machine = await TerminalMachine.begin(settings, task, shown=1)
         try:
             for command in task.gold:
@@ -81,7 +81,7 @@ class GoldRun:
 
 
 async def expected_answer(settings: SandboxSettings, task: TerminalTask) -> str:
-    """What the gold commands print."""
+    """Return the last gold command's output."""
     run = await GoldRun.of(settings, task)
     try:
         return run.printed
@@ -90,14 +90,14 @@ async def expected_answer(settings: SandboxSettings, task: TerminalTask) -> str:
 
 
 async def passes(sandbox: Sandbox, script: str, folder: str) -> bool:
-    """Whether a script of the task's author ends with 0, in its time: an agent can make files that have no end."""
+    """Return True if the author's script exits with 0 in time; files from the agent may make it run forever."""
     return (await sandbox.run(["bash", "-c", script], cwd=folder)).ok
 
 
 # AgentBench's operating-system tasks, from the data of the package `inspect-evals`; none of it is copied here.
 #
-# A task sets a machine up, asks a question or wants a change, and is checked by a script or by what its author's own
-# command prints, which is run in a sandbox where no agent has been.
+# A task sets up a machine, asks a question or requests a change, and is checked by a script or by the output of its
+# author's own command, which runs in a sandbox without an agent.
 
 FILES: Mapping[str, str] = {"dev": "agent_bench_os.json", "test": "agent_bench_os_test.json"}
 _UNITS = {"B": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
@@ -113,7 +113,7 @@ def agentbench_os(
     step_votes: bool,
     folder: Path | None,
 ) -> TerminalEnv:
-    """The environment. ``folder``: where the package was installed, if Python does not find it."""
+    """Create the environment. ``folder`` is the package's location if Python does not find it."""
     data = package_folder("inspect_evals", "inspect-evals", folder) / "agent_bench" / "data"
     source = PublishedTasks("agentbench-os", read_tasks(data, sandbox), rungs=rungs)
     return TerminalEnv(
@@ -128,33 +128,33 @@ def agentbench_os(
 
 
 def read_tasks(data: Path, settings: SandboxSettings) -> dict[str, TerminalTask]:
-    """The tasks that this machine can set up: those that want files which are not in the package are left out."""
-    found: dict[str, TerminalTask] = {}
+    """Read the tasks that this machine can set up; skip those that need files absent from the package."""
+    tasks: dict[str, TerminalTask] = {}
     for rung, name in FILES.items():
         for record in json.loads((data / name).read_text(encoding="utf-8")):
             task = _Record(_at_home(record), data / "scripts", settings).task()
             if task is not None:
-                found[f"{rung}/{record['id']}"] = task
-    return found
+                tasks[f"{rung}/{record['id']}"] = task
+    return tasks
 
 
 def _at_home(value: Any) -> Any:
-    """Where the tasks speak of their author's folders, ours."""
+    """Replace the author's folders in a task with ours."""
     if isinstance(value, dict):
-        return {key: _at_home(each) for key, each in value.items()}
+        return {key: _at_home(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_at_home(each) for each in value]
+        return [_at_home(item) for item in value]
     if not isinstance(value, str):
         return value
     return value.replace("/home/agent", HOME).replace("/usr", HOME).replace("<random-string>", "c0ffee-1")
 
 
 class _Missing(Exception):
-    """A task wants what is not there."""
+    """A task needs a missing file or user."""
 
 
 class _Record:
-    """One record of the data, read as a task."""
+    """A parser for one record of the data."""
 
     def __init__(self, record: Mapping[str, Any], scripts: Path, settings: SandboxSettings) -> None:
         self._record, self._scripts, self._settings = record, scripts, settings
@@ -164,7 +164,7 @@ class _Record:
         self._create: Mapping[str, Any] = create if isinstance(create, dict) else {}
 
     def task(self) -> TerminalTask | None:
-        """The task; None where it wants what is not there."""
+        """Return the task, or None if it needs a missing file or user."""
         try:
             setup = tuple(self._steps(self._create.get("init")))
             gold = self._gold()
@@ -188,20 +188,20 @@ class _Record:
 
     @property
     def _answered(self) -> bool:
-        """Whether the check is of an answer: a match, or a comparison with what the author's command prints."""
+        """True if the check concerns an answer: a match, or a comparison with the output of the author's command."""
         return self._check is None or (isinstance(self._check, list) and len(self._check) > 1)
 
     def _steps(self, init: Any) -> list[str]:
         if init is None:
             return []
         if isinstance(init, list):
-            return [script for each in init for script in self._steps(each)]
+            return [script for step in init for script in self._steps(step)]
         if isinstance(init, dict) and "user" in init:
             raise _Missing
         return [self._script(init)]
 
     def _script(self, given: Any) -> str:
-        """A script that is given as text, or by the name of a file of the package."""
+        """Return a script given as text, or by the name of a file in the package."""
         if isinstance(given, str):
             return given
         if "code" in given:
@@ -219,8 +219,8 @@ class _Record:
 
     def _scorer(self, gold: tuple[str, ...], setup: tuple[str, ...]) -> Scorer:
         if self._check is None:
-            wanted = str(self._evaluation["match"])
-            return _answers(lambda answer: answer.strip() == wanted)
+            expected = str(self._evaluation["match"])
+            return _answers(lambda answer: answer.strip() == expected)
         if self._answered:
             return self._compared(gold, setup)
         script = self._script(self._check[0] if isinstance(self._check, list) else self._check)
@@ -234,14 +234,14 @@ class _Record:
         same = COMPARISONS.get(str(self._check[1].get("file")))
         if same is None:
             raise _Missing
-        known = self._evaluation.get("match")
-        asked = self._made(gold, setup, None)
+        match = self._evaluation.get("match")
+        task = self._made(gold, setup, None)
 
         async def scored(state: FinalState) -> float:
             if state.answer is None:
                 return 0.0
-            wanted = str(known) if known is not None else await expected_answer(self._settings, asked)
-            return float(same(state.answer.strip(), wanted.strip()))
+            expected = str(match) if match is not None else await expected_answer(self._settings, task)
+            return float(same(state.answer.strip(), expected.strip()))
 
         return scored
 
@@ -254,7 +254,7 @@ def _answers(right: Callable[[str], bool]) -> Scorer:
 
 
 def same_integer(one: str, other: str) -> bool:
-    """Equal whole numbers."""
+    """Return True if both are equal whole numbers."""
     try:
         return int(one) == int(other)
     except ValueError:
@@ -262,7 +262,7 @@ def same_integer(one: str, other: str) -> bool:
 
 
 def same_size(one: str, other: str) -> bool:
-    """Equal sizes, with or without a unit.
+    """Return True if both are equal sizes, with or without a unit.
 
     >>> same_size("2K", "2048"), same_size("1.5M", "1536KB"), same_size("much", "1")
     (True, True, False)
@@ -281,20 +281,21 @@ def _bytes(text: str) -> float:
 COMPARISONS: Mapping[str, Callable[[str, str], bool]] = {
     "check/integer-match.py": same_integer,
     "check/size-match.py": same_size,
-    "check/string-match.py": lambda one, other: one.split("\n") == other.split("\n"),
+    "check/string-match.py": lambda answer, expected: answer.split("\n") == expected.split("\n"),
 }
-"""how an answer is compared, by the name of the script that the data names for it"""
+"""comparison functions by the name of the data's comparison script"""
 
 
 # InterCode's bash tasks, from the package `intercode-bench`; none of it is copied here.
 #
-# A task is solved when the folder is as the author's command leaves it, and the last command printed the same lines.
+# A task is solved if the folder is in the state that the author's command leaves, and the last command printed the same
+# lines.
 
 DIGEST = (
     "cd /testbed && find . -mindepth 1 -printf '%y %p %l\\n' | sort"
     " && find . -type f -print0 | sort -z | xargs -0 -r md5sum; ls / | sort"
 )
-"""what is in the folder, and what lies beside it"""
+"""lists the folder's content, and the names beside it"""
 
 
 def intercode_bash(
@@ -307,7 +308,7 @@ def intercode_bash(
     step_votes: bool,
     folder: Path | None,
 ) -> TerminalEnv:
-    """The environment. ``folder``: where the package was installed, if Python does not find it."""
+    """Create the environment. ``folder`` is the package's location if Python does not find it."""
     assets = package_folder("intercode", "intercode-bench", folder) / "assets"
     return TerminalEnv(
         name="intercode-bash",
@@ -321,7 +322,7 @@ def intercode_bash(
 
 
 def read_intercode_tasks(assets: Path, settings: SandboxSettings) -> dict[str, TerminalTask]:
-    """The tasks, each on a machine that the package's script sets up."""
+    """Read the tasks, each on a machine that the package's script sets up."""
     setup = (assets / "docker" / "setup_fs.sh").read_text(encoding="utf-8")
     rows = json.loads((assets / "datasets" / "bash_queries.json").read_text(encoding="utf-8"))
     return {f"bash/{number}": _task(row["query"], row["gold"], setup, settings) for number, row in enumerate(rows)}
@@ -336,10 +337,10 @@ def _scorer(task: TerminalTask, settings: SandboxSettings) -> Scorer:
     async def scored(state: FinalState) -> float:
         gold = await GoldRun.of(settings, task)
         try:
-            wanted = await _digest(gold.sandbox)
-            if wanted is None:
+            expected = await _digest(gold.sandbox)
+            if expected is None:
                 raise EnvFailed("the folder that the gold commands leave could not be read in time")
-            return float(await _digest(state.sandbox) == wanted and _lines(gold.printed) == _lines(state.printed))
+            return float(await _digest(state.sandbox) == expected and _lines(gold.printed) == _lines(state.printed))
         finally:
             await gold.close()
 
@@ -347,11 +348,11 @@ def _scorer(task: TerminalTask, settings: SandboxSettings) -> Scorer:
 
 
 async def _digest(sandbox: Sandbox) -> str | None:
-    """What the folder holds; None where it cannot be read in time."""
-    done = await sandbox.run(["bash", "-c", DIGEST])
-    return done.output if done.code is not None else None
+    """Return the folder's digest, or None if it cannot be read in time."""
+    result = await sandbox.run(["bash", "-c", DIGEST])
+    return result.output if result.code is not None else None
 
 
 def _lines(printed: str) -> list[str]:
-    """In whatever order: a folder is listed in none."""
+    """Return the lines in a canonical order, since folder listings have none."""
     return sorted(line.rstrip() for line in printed.strip().splitlines())

@@ -1,4 +1,4 @@
-"""A task of the terminal environment, and where tasks come from."""
+"""A task of the terminal environment, and the sources of tasks."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Protocol
 from openclaw_rl.envs.ladders import Ladder, Split, TaskSet
 from openclaw_rl.envs.sandbox import HOME, Sandbox
 
-# What a terminal task is checked by: the sandbox's files and what its last command printed, never the reply's text.
+# The checks of a terminal task: they examine the sandbox's files and the last command's output, never the reply's text.
 
 LARGEST = 1 << 20
-"""bytes of a file that are compared"""
+"""most bytes of a file that are compared"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinalState:
-    """What there is to look at: the sandbox, what the last command printed there, and the answer, if one was given.
+    """The state to check: the sandbox, the last command's output, and the answer if the task has one.
 
-    It is sealed before a score counts; while the agent still works, files are read and nothing is run. ``shown`` are
-    folders of this machine that can be seen in it: no part of anything.
+    The sandbox is sealed before a score counts; while the agent still works, checks read files and run nothing.
+    ``shown`` are host folders visible in the sandbox, which checks ignore.
     """
 
     sandbox: Sandbox
@@ -31,14 +31,14 @@ class FinalState:
 
 
 class StateCheck(Protocol):
-    """One condition on the state."""
+    """A condition on the state."""
 
     async def met(self, state: FinalState) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Printed:
-    """The last command printed these lines and nothing else; ``any_order``: in whatever order."""
+    """The last command printed exactly these lines; ``any_order`` ignores their order."""
 
     text: str
     any_order: bool = False
@@ -49,7 +49,7 @@ class Printed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileHolds:
-    """A file with these lines; ``any_order``: in whatever order."""
+    """A file contains exactly these lines; ``any_order`` ignores their order."""
 
     path: str
     text: str
@@ -57,15 +57,15 @@ class FileHolds:
 
     async def met(self, state: FinalState) -> bool:
         try:
-            found = await state.sandbox.read(self.path, most=LARGEST)
+            content = await state.sandbox.read(self.path, most=LARGEST)
         except OSError:
             return False
-        return _same_lines(found.decode(errors="replace"), self.text, any_order=self.any_order)
+        return _same_lines(content.decode(errors="replace"), self.text, any_order=self.any_order)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holds:
-    """A folder holds exactly these names; with none, it is there and empty."""
+    """A folder contains exactly these names; without names, it exists and is empty."""
 
     path: str
     names: Sequence[str]
@@ -75,7 +75,7 @@ class Holds:
             names = await state.sandbox.names(self.path)
         except OSError:
             return False
-        shown = {PurePosixPath(each).relative_to(self.path).parts[0] for each in state.shown if self._holds(each)}
+        shown = {PurePosixPath(folder).relative_to(self.path).parts[0] for folder in state.shown if self._holds(folder)}
         return sorted(set(names) - shown) == sorted(self.names)
 
     def _holds(self, path: str) -> bool:
@@ -84,12 +84,12 @@ class Holds:
 
 def _same_lines(found: str, wanted: str, *, any_order: bool) -> bool:
     lines = [[line.strip() for line in text.strip().splitlines()] for text in (found, wanted)]
-    mine, theirs = map(sorted, lines) if any_order else lines
-    return mine == theirs
+    actual, expected = map(sorted, lines) if any_order else lines
+    return actual == expected
 
 
 async def all_met(checks: Sequence[StateCheck], state: FinalState) -> bool:
-    """Whether every condition is met; the first that is not ends it."""
+    """Return True if every condition is met; stop at the first that is not."""
     for check in checks:
         if not await check.met(state):
             return False
@@ -97,17 +97,17 @@ async def all_met(checks: Sequence[StateCheck], state: FinalState) -> bool:
 
 
 Scorer = Callable[[FinalState], Awaitable[float]]
-"""what the state is worth at the end, from 0 to 1"""
+"""a function from the final state to its score, from 0 to 1"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TerminalTask:
-    """What to do in a terminal, and how it is told that it is done. ``steps`` is how many replies it may take.
+    """A terminal task and its checks. ``steps`` is the most replies it may take.
 
-    ``files`` are texts by their place below the home folder, ``placed`` files of this machine by their place there.
-    ``setup`` are scripts that run before the agent comes, ``start`` begins programs in its own shell that go on beside
-    it, ``gold`` are commands that do the task. An ``answered`` task ends with a reply that is its answer. ``scorer`` in
-    place of ``checks`` is asked at the end alone; ``by_output``: of what the agent's commands printed too.
+    ``files`` are texts by path below the home folder, ``placed`` host files by path in the sandbox. ``setup`` scripts
+    run before the agent starts, ``start`` starts background programs in the agent's shell, ``gold`` are commands that
+    solve the task. An ``answered`` task ends with a reply that is its answer. ``scorer`` replaces ``checks`` and is
+    called only at the end; ``by_output``: it also uses the output of the agent's commands.
     """
 
     instruction: str
@@ -125,30 +125,30 @@ class TerminalTask:
 
     @property
     def watched(self) -> bool:
-        """Whether it is over as soon as its checks are met."""
+        """True if the task ends as soon as its checks are met."""
         return self.scorer is None and not self.answered
 
     async def score(self, state: FinalState) -> float:
-        """From 0 to 1: what the scorer says, else whether every check is met."""
+        """Return the scorer's result, from 0 to 1; without a scorer, 1 if every check is met."""
         if self.scorer is not None:
             return await self.scorer(state)
         return float(await all_met(self.checks, state))
 
 
 class TerminalSource(TaskSet, Protocol):
-    """Where the tasks of an environment come from."""
+    """A source of an environment's tasks."""
 
     def task(self, task: str) -> TerminalTask:
-        """The task of this id. Raises ConfigError where there is none."""
+        """Return the task with this id; raise ConfigError if it does not exist."""
         ...
 
     def examples(self, task: str, count: int) -> Sequence[TerminalTask]:
-        """Other tasks that a prompt may show solved; none of them is held out."""
+        """Return other, training-split tasks that a prompt may show with their solution."""
         ...
 
 
 class LadderTasks:
-    """The tasks of a ladder: ``per_rung`` of each rung train, half as many are held out."""
+    """The tasks of a curriculum: ``per_rung`` of each level train, half as many are held out."""
 
     def __init__(self, ladder: Ladder[TerminalTask], *, rungs: Sequence[str], per_rung: int) -> None:
         self._ladder, self._rungs, self._per_rung = ladder, tuple(rungs), per_rung

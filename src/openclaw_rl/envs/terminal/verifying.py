@@ -1,4 +1,4 @@
-"""A Harbor task's tests: run as their author wrote them, and believed only where their controls fail."""
+"""Runs a Harbor task's tests as their author wrote them, and accepts their result only if their controls fail."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _UNTESTED: Final = "the task has neither test.sh nor test_*.py"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskTests:
-    """The tests of a task's folder: files by their place in the sandbox, and the script that runs them, if any.
+    """A task's tests: files by path in the sandbox, and the script that runs them, if any.
 
-    ``shares`` pays the share of the tests that pass, where Harbor pays all or nothing.
+    ``shares`` pays the share of the tests that pass, instead of Harbor's all or nothing.
     """
 
     files: Mapping[str, bytes]
@@ -35,7 +35,7 @@ class TaskTests:
 
     @classmethod
     def of(cls, place: Path, machine: Built, *, shares: bool) -> TaskTests:
-        """Of a folder."""
+        """Read the tests of a task's folder."""
         files = {f"/tests/{file.relative_to(place / 'tests')}": file.read_bytes() for file in files_in(place / "tests")}
         script = next((file for name in ("tests/test.sh", "run-tests.sh") if (file := place / name).is_file()), None)
         text = script.read_text(encoding="utf-8") if script else None
@@ -43,22 +43,22 @@ class TaskTests:
 
     @property
     def packages(self) -> tuple[str, ...]:
-        """The packages of Python that the tests install."""
+        """The Python packages that the tests install."""
         return installs_of(self.script or "").python
 
     def lacking(self, *, has_system: Callable[[str], bool]) -> str:
-        """Why these tests cannot run here; "" where they can."""
+        """Return the reason why these tests cannot run here, or ""."""
         names = missing(installs_of(self.script or ""), has_system=has_system)
         if names:
             return f"its tests install {', '.join(names)}, which is not here"
         return "" if self.script is not None or self._modules else _UNTESTED
 
     async def score(self, sandbox: Sandbox, *, site: Path) -> float:
-        """From 0 to 1. What an agent did to its machine, or its code to the tests, is worth 0, never a failure.
+        """Return a score from 0 to 1; damage to the machine or to the tests scores 0 and raises nothing.
 
-        The controls come first or last, as chance has it: code that remembers its first run cannot know which it is.
+        The controls run first or last, at random: code that remembers its first run cannot identify them.
         """
-        controls = {path: made for path, text in self._texts().items() if (made := control(text))}
+        controls = {path: replacement for path, text in self._texts().items() if (replacement := control(text))}
         checked = bool(controls) and self._by_pytest
         try:
             early = await self._controlled(sandbox, site, controls) if checked and secrets.randbelow(2) else None
@@ -67,25 +67,25 @@ class TaskTests:
                 run = early or await self._controlled(sandbox, site, controls)
                 return 0.0 if self._is_forged(run, controls, worth) else worth
             return worth
-        except OSError:  # the sandbox cannot be written: the agent has filled or blocked it
+        except OSError:  # the sandbox is not writable: the agent has filled or blocked it
             return 0.0
 
     async def _controlled(self, sandbox: Sandbox, site: Path, controls: Mapping[str, Control]) -> _Worth:
-        """A run with the controls in place of the tests."""
-        texts = {path: made.text.encode() for path, made in controls.items()}
+        """Run the controls in place of the tests."""
+        texts = {path: replacement.text.encode() for path, replacement in controls.items()}
         return await self._worth(sandbox, site, {**self.files, **texts})
 
     def _is_forged(self, run: _Worth, controls: Mapping[str, Control], worth: float) -> bool:
-        """Whether a run of the controls pays no less than the tests did, or passes what must fail.
+        """Return True if the controls score at least as much as the tests, or pass a test that must fail.
 
-        Where shares are paid a control pays as well, but less: its copies that compare more pass, the others fail.
+        With shares a control also scores, but less: its copies with additional comparisons pass, the others fail.
         """
         pays = run.score > 0 and run.score >= worth and self.script is not None
         return pays or bool(forged(run.report.outcomes, controls))
 
     @property
     def _by_pytest(self) -> bool:
-        """Whether tests of the task's own files decide, and not a script alone."""
+        """True if tests in the task's own files decide the score, rather than a script alone."""
         named = self.script is None or "pytest" in self.script
         return named and any(True for text in self._texts().values() for _ in test_names(text))
 
@@ -97,7 +97,7 @@ class TaskTests:
         return sorted(path for path in self.files if fnmatch.fnmatch(PurePosixPath(path).name, "test_*.py"))
 
     async def _worth(self, sandbox: Sandbox, site: Path, files: Mapping[str, bytes]) -> _Worth:
-        """One run of these files in place of the task's. Raises OSError where they cannot be put there."""
+        """Run these files once in place of the task's; raise OSError if they cannot be written."""
         if self.script is None:
             await _place(sandbox, files)
             settings = {"site": [str(site)], "cwd": self.machine.folder, "env": self._env("")}
@@ -109,11 +109,11 @@ class TaskTests:
         home = f"/opt/{secrets.token_hex(8)}"
         programs = {path: text.encode() for path, text in stand_ins(home, site=str(site), words=self._words).items()}
         text = "\n".join([*self.machine.exports, script]).encode()
-        own = {f"{home}/run_tests.py": source().encode(), f"{home}/test.sh": text, **programs}
-        local = f"{HOME}/.local/bin"  # what an installer would have put there
+        support = {f"{home}/run_tests.py": source().encode(), f"{home}/test.sh": text, **programs}
+        local = f"{HOME}/.local/bin"  # an installer would have used this folder
         names = " ".join(PurePosixPath(path).name for path in programs)
         then = f"mkdir -p {local}; (cd {local} && rm -rf env {names}; : > env); cp {home}/bin/* {local}"
-        await _place(sandbox, {**files, **own}, then=then)
+        await _place(sandbox, {**files, **support}, then=then)
         settings: dict[str, Any] = {
             "script": ["bash", f"{home}/test.sh"],
             "runs": f"{home}/runs",
@@ -132,15 +132,15 @@ class TaskTests:
 
     @property
     def _words(self) -> list[str]:
-        """For pytest: nothing beside the tests says how they run, since an agent could have put it there."""
-        own = any(f"/tests/{name}" in self.files for name in _INI)
+        """Arguments for pytest: configuration outside the tests is ignored, since an agent could have written it."""
+        configured = any(f"/tests/{name}" in self.files for name in _INI)
         return [
             *("-p", "no:cacheprovider", "--confcutdir=/tests"),
-            *([] if own else ["-c", "/dev/null", "--rootdir=/tests"]),
+            *([] if configured else ["-c", "/dev/null", "--rootdir=/tests"]),
         ]
 
     def _of_script(self, report: Report) -> float:
-        """The score that the script wrote, else that of its tests, else whether it ended with 0."""
+        """Return the score that the script wrote, else its tests' score, else 1 for exit code 0."""
         if report.exit is None or report.exit < 0 or (report.runs and not self._whole(report)):
             return 0.0
         if not report.outcomes and self._by_pytest:
@@ -154,7 +154,7 @@ class TaskTests:
         return float(report.exit == 0)
 
     def _of_tests(self, report: Report, modules: Sequence[str]) -> float:
-        """Of tests alone: whether pytest ended with 0 and ran them all, or the share that passed."""
+        """Return the tests' own score: 1 if pytest exited with 0 and ran all, or the share that passed."""
         if not self._whole(report):
             return 0.0
         lacking = self._unreported(report, modules)
@@ -165,12 +165,12 @@ class TaskTests:
         return float(good and passing > 0 and not lacking)
 
     def _whole(self, report: Report) -> bool:
-        """Whether pytest came to its end, and skipped nothing in tests whose author skips nothing."""
+        """Return True if pytest ran to its end, and skipped no test unless the author's tests use skips."""
         skips = "skip" in "".join(self._texts().values())
         return report.whole and not report.stopped and (skips or "skipped" not in report.outcomes.values())
 
     def _unreported(self, report: Report, modules: Sequence[str]) -> int:
-        """Tests that stand in these files and that no report names: code under test has taken them away."""
+        """Count the tests in these files without a report: the code under test has removed them."""
         texts = self._texts()
         ran = {test.partition("[")[0] for test in report.outcomes}
         return sum(
@@ -187,7 +187,7 @@ class _Worth:
 
 
 async def _place(sandbox: Sandbox, files: Mapping[str, bytes], *, then: str = ":") -> None:
-    """Put files in place of the tests and results that are there, in one command. Raises OSError."""
+    """Replace the current tests and results with these files, in one command; raise OSError if that fails."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         for path, data in files.items():
@@ -195,26 +195,26 @@ async def _place(sandbox: Sandbox, files: Mapping[str, bytes], *, then: str = ":
             entry.size, entry.mode = len(data), 0o755
             archive.addfile(entry, io.BytesIO(data))
     script = f"set -e; rm -rf /tests /logs; mkdir -p /tests /logs/verifier; tar -xf - -C / --no-same-owner; {then}"
-    done = await sandbox.run(["sh", "-c", script], stdin=packed.getvalue(), cwd="/")
-    if not done.ok:
-        raise OSError(f"the tests could not be put in place: {done.output.strip()[-200:] or done.stopped}")
+    result = await sandbox.run(["sh", "-c", script], stdin=packed.getvalue(), cwd="/")
+    if not result.ok:
+        raise OSError(f"the tests could not be put in place: {result.output.strip()[-200:] or result.stopped}")
 
 
 def _is_of(test: str, path: str) -> bool:
-    """Whether pytest's name of a test is of this file."""
+    """Return True if a test's pytest name belongs to this file."""
     file = test.partition("::")[0]
     return path == file or path.endswith(f"/{file}")
 
 
 def _written(rewards: Mapping[str, str | None]) -> float | None:
-    """The score in the files of a script; None where it wrote none that can be read."""
+    """Return the score in a script's reward files, or None if there is no readable one."""
     text, data = (rewards.get(place) for place in REWARDS)
     try:
         if text is not None:
             return max(0.0, min(1.0, float(text.strip())))
         if data is not None:
-            found = json.loads(data)
-            return max(0.0, min(1.0, float(found["reward"] if "reward" in found else next(iter(found.values())))))
+            reward = json.loads(data)
+            return max(0.0, min(1.0, float(reward["reward"] if "reward" in reward else next(iter(reward.values())))))
     except (ValueError, TypeError, KeyError, StopIteration, RecursionError):
         return None
     return None
