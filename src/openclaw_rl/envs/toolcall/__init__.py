@@ -1,1 +1,1 @@
-"""The tool-call environment: functions to call, its ladder of tasks, and tasks and tools of a user's own."""
+"""The tool-call environment: functions to call, its curriculum of tasks, and tasks and tools from a user."""

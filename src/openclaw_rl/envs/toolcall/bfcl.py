@@ -1,8 +1,8 @@
 """The Berkeley function-calling tasks, from the data of the package `bfcl-eval`; none of it is copied here.
 
-Single-turn tasks are checked against the calls that their authors accept, value by value. Multi-turn ones act on the
-package's own backends: after each request their state must be that of the author's calls, and every result of those
-must have been seen. Calls are made with parsed arguments; no text of a model is ever evaluated.
+Single-turn tasks are checked against their authors' accepted calls, value by value. Multi-turn tasks act on the
+package's own backends: after each request their state must equal the state after the author's calls, and all results of
+the author's calls must have appeared. Calls use parsed arguments; text from a model is never evaluated.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SINGLE = ("simple_python", "multiple", "parallel", "parallel_multiple", "live_si
 MULTI = ("multi_turn_base", "multi_turn_long_context")
 STEPS = 1
 TURN_STEPS = 8
-"""replies for each request of a multi-turn task"""
+"""replies per request of a multi-turn task"""
 BACKENDS: Mapping[str, str] = {
     "GorillaFileSystem": "gorilla_file_system",
     "MathAPI": "math_api",
@@ -42,7 +42,7 @@ BACKENDS: Mapping[str, str] = {
     "TravelAPI": "travel_booking",
     "VehicleControlAPI": "vehicle_control",
 }
-"""the package's classes that tasks act on, and the files that hold them"""
+"""the package's backend classes, and the modules that define them"""
 _TYPES = {"dict": "object", "float": "number", "tuple": "array"}
 
 
@@ -55,7 +55,7 @@ def bfcl(
     step_votes: bool,
     folder: Path | None,
 ) -> ToolCallEnv:
-    """The environment. ``folder``: where the package was installed, if Python does not find it."""
+    """Create the environment. ``folder`` is the package's location if Python does not find it."""
     place = package_folder("bfcl_eval", "bfcl-eval", folder)
     source = BfclSource(place, rungs=tuple(rungs))
     return ToolCallEnv(
@@ -64,7 +64,7 @@ def bfcl(
 
 
 class BfclSource:
-    """See `TaskSource`. Rungs are the package's categories; no prompt shows a task solved."""
+    """See `TaskSource`. Levels are the package's categories; prompts show no solved tasks."""
 
     def __init__(self, package: Path, *, rungs: Sequence[str]) -> None:
         for rung in rungs:
@@ -96,16 +96,16 @@ class BfclSource:
         if self.rung(task) in SINGLE:
             return [WantedCall(tool=_plain_name(name), arguments=_chosen(values)) for name, values in _wanted(row)]
         signatures = {tool.name: tool for tool in self._tools(row)}
-        found: list[WantedCall | str] = []
+        solution: list[WantedCall | str] = []
         for turn in row["ground_truth"]:
-            found += [*(_parsed(call, signatures) for call in turn), "done"]
-        return found
+            solution += [*(_parsed(call, signatures) for call in turn), "done"]
+        return solution
 
     def begin(self, task: str, *, examples: int) -> ToolEpisode:
         row = self._row(task)
         if self.rung(task) in SINGLE:
             wanted = _wanted(row)
-            tools = [_tool(each) for each in row["function"]]
+            tools = [_tool(function) for function in row["function"]]
             return self._episode(self.instruction(task), tools, AcceptedCalls(wanted=wanted), len(wanted))
         world = BackendWorld.of(row, self._package, long="long_context" in task)
         steps = TURN_STEPS * len(row["question"])
@@ -115,12 +115,12 @@ class BfclSource:
         return ToolEpisode(instruction=asked, tools=tuple(tools), world=world, steps=steps, answered=False, examples=())
 
     def _tools(self, row: Mapping[str, Any]) -> list[Tool]:
-        found = [
-            _tool(each)
+        tools = [
+            _tool(document)
             for name in row["involved_classes"]
-            for each in _lines(self._package / "data" / "multi_turn_func_doc" / f"{BACKENDS[name]}.json")
+            for document in _lines(self._package / "data" / "multi_turn_func_doc" / f"{BACKENDS[name]}.json")
         ]
-        return [tool for tool in found if tool.name not in row.get("excluded_function", ())]
+        return [tool for tool in tools if tool.name not in row.get("excluded_function", ())]
 
 
 @lru_cache(maxsize=32)
@@ -145,51 +145,51 @@ def _tool(given: Mapping[str, Any]) -> Tool:
 
 
 def _plain_name(name: str) -> str:
-    """Tools have no dots in their names."""
+    """Replace the dots, which tool names may not contain."""
     return name.replace(".", "_")
 
 
 def _schema(given: Any) -> Any:
-    """A JSON schema of the package's own types."""
+    """Convert a schema with the package's own types to JSON schema."""
     if isinstance(given, list):
-        return [_schema(each) for each in given]
+        return [_schema(item) for item in given]
     if not isinstance(given, dict):
         return given
-    found = {key: _schema(value) for key, value in given.items() if key not in ("optional",)}
-    kind = found.get("type")
+    schema = {key: _schema(value) for key, value in given.items() if key not in ("optional",)}
+    kind = schema.get("type")
     if kind == "any":
-        del found["type"]
+        del schema["type"]
     elif isinstance(kind, str):
-        found["type"] = _TYPES.get(kind, kind)
-    return found
+        schema["type"] = _TYPES.get(kind, kind)
+    return schema
 
 
-# --- calls that are accepted ---
+# --- accepted calls ---
 
 Accepted = tuple[str, Mapping[str, Sequence[Any]]]
-"""a function, and for each of its arguments the values that will do; an empty text among them: it may be left out"""
+"""a function with the accepted values per argument; an empty text among them makes the argument optional"""
 
 
 def _wanted(row: Mapping[str, Any]) -> list[Accepted]:
-    return [(name, values) for one in row["ground_truth"] for name, values in one.items()]
+    return [(name, values) for entry in row["ground_truth"] for name, values in entry.items()]
 
 
 def _chosen(values: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-    """Arguments that will do: the first value of each that may not be left out."""
-    return {name: _inside(found[0]) for name, found in values.items() if found and found[0] != ""}
+    """Return accepted arguments: the first value of each required one."""
+    return {name: _inside(accepted[0]) for name, accepted in values.items() if accepted and accepted[0] != ""}
 
 
 def _inside(value: Any) -> Any:
-    """Tables hold lists of what will do too, at every depth."""
+    """Choose the first accepted value at every depth, since tables contain lists of accepted values too."""
     if isinstance(value, dict):
-        first = {key: each[0] if isinstance(each, list) and each else each for key, each in value.items()}
-        return {key: _inside(each) for key, each in first.items() if each != ""}
-    return [_inside(each) for each in value] if isinstance(value, list) else value
+        first = {key: item[0] if isinstance(item, list) and item else item for key, item in value.items()}
+        return {key: _inside(item) for key, item in first.items() if item != ""}
+    return [_inside(item) for item in value] if isinstance(value, list) else value
 
 
 @dataclass(slots=True, kw_only=True)
 class AcceptedCalls:
-    """Done when the calls that were made are the wanted ones, in whatever order."""
+    """Solved when the calls made equal the required ones, in any order."""
 
     wanted: Sequence[Accepted]
     _made: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
@@ -199,20 +199,20 @@ class AcceptedCalls:
         return "done"
 
     async def score(self, answer: str | None) -> float:
-        left = list(self.wanted)
-        for made in self._made:
-            fit = next((each for each in left if accepts(each, *made)), None)
+        remaining = list(self.wanted)
+        for call in self._made:
+            fit = next((accepted for accepted in remaining if accepts(accepted, *call)), None)
             if fit is None:
                 return 0.0
-            left.remove(fit)
-        return float(not left)
+            remaining.remove(fit)
+        return float(not remaining)
 
     async def close(self) -> None:
-        """Nothing to clean up."""
+        """Do nothing."""
 
 
 def accepts(wanted: Accepted, name: str, arguments: Mapping[str, Any]) -> bool:
-    """Whether a call will do.
+    """Return True if a call is accepted.
 
     >>> accepts(("area", {"base": [10], "unit": ["cm", ""]}), "area", {"base": 10.0})
     True
@@ -222,23 +222,27 @@ def accepts(wanted: Accepted, name: str, arguments: Mapping[str, Any]) -> bool:
     function, values = wanted
     if _plain_name(function) != name or arguments.keys() - values.keys():
         return False
-    return all(_fits(arguments[key], found) if key in arguments else "" in found for key, found in values.items())
+    return all(
+        _fits(arguments[key], accepted) if key in arguments else "" in accepted for key, accepted in values.items()
+    )
 
 
 def _fits(value: Any, accepted: Sequence[Any]) -> bool:
-    return any(_same(value, each) for each in accepted)
+    return any(_same(value, candidate) for candidate in accepted)
 
 
 def _same(value: Any, wanted: Any) -> bool:
-    """Equal: texts without case, spaces and punctuation, numbers by value, lists in order, tables by their entries."""
+    """Return True if equal: texts ignoring case, spaces and punctuation, numbers by value, lists in order, tables by
+    entry.
+    """
     if isinstance(value, bool) or isinstance(wanted, bool):
         return value is wanted
     if isinstance(value, str) and isinstance(wanted, str):
         return _letters(value) == _letters(wanted)
     if isinstance(value, dict) and isinstance(wanted, dict):
         return not value.keys() - wanted.keys() and all(
-            _fits(value[key], _alternatives(found)) if key in value else "" in _alternatives(found)
-            for key, found in wanted.items()
+            _fits(value[key], _alternatives(accepted)) if key in value else "" in _alternatives(accepted)
+            for key, accepted in wanted.items()
         )
     if isinstance(value, list) and isinstance(wanted, list):
         return len(value) == len(wanted) and all(_same(*pair) for pair in zip(value, wanted, strict=True))
@@ -246,7 +250,7 @@ def _same(value: Any, wanted: Any) -> bool:
 
 
 def _alternatives(found: Any) -> Sequence[Any]:
-    """What will do inside a table: a list of values, the list itself among them, or one value."""
+    """Return the accepted values inside a table: a list's values and the list itself, or a single value."""
     return [*found, found] if isinstance(found, list) else [found]
 
 
@@ -258,18 +262,20 @@ def _letters(text: str) -> str:
 
 
 def _parsed(call: str, tools: Mapping[str, Tool]) -> WantedCall:
-    """A call of the data, which is written as Python."""
+    """Parse a call in the data, which is Python source."""
     node = ast.parse(call, mode="eval").body
     assert isinstance(node, ast.Call)
     assert isinstance(node.func, ast.Name)
     names = list(tools[node.func.id].parameters.get("properties", {})) if node.func.id in tools else []
-    values = [*zip(names, node.args, strict=False), *((each.arg, each.value) for each in node.keywords)]
+    values = [*zip(names, node.args, strict=False), *((keyword.arg, keyword.value) for keyword in node.keywords)]
     return WantedCall(tool=node.func.id, arguments={str(name): ast.literal_eval(value) for name, value in values})
 
 
 @dataclass(slots=True, kw_only=True)
 class BackendWorld:
-    """A user's requests one after the other, acted on by objects of the package; beside them, those of the author."""
+    """A user's successive requests, acted on by the package's objects; a second set of objects takes the author's
+    calls.
+    """
 
     requests: list[str]
     gold: list[list[WantedCall]]
@@ -282,7 +288,9 @@ class BackendWorld:
 
     @classmethod
     def of(cls, row: Mapping[str, Any], package: Path, *, long: bool) -> BackendWorld:
-        """Two sets of objects, both as the task begins. Raises EnvFailed where a package of theirs is missing."""
+        """Create both sets of objects in the task's initial state; raise EnvFailed if a dependency of the package is
+        missing.
+        """
         documented = {tool["name"]: _tool(tool) for name in row["involved_classes"] for tool in _docs(package, name)}
         return cls(
             requests=[turn[0]["content"] for turn in row["question"][1:]],
@@ -302,7 +310,7 @@ class BackendWorld:
         return None if self._wrong or not self.requests else self.requests.pop(0)
 
     def _settle(self) -> None:
-        """A request is done with: carry out the author's calls and compare."""
+        """Finish a request: execute the author's calls and compare."""
         if self._wrong or not self.gold:
             return
         wanted = self.gold.pop(0)
@@ -319,11 +327,11 @@ class BackendWorld:
         )
 
     async def score(self, answer: str | None) -> float:
-        """Whether every request was met; while one is open, nothing is known of it."""
+        """Return 1 if every request was met; 0 while one is open."""
         return float(not self._wrong and not self.gold)
 
     async def close(self) -> None:
-        """Nothing to clean up."""
+        """Do nothing."""
 
 
 def _docs(package: Path, name: str) -> list[dict[str, Any]]:
@@ -331,12 +339,12 @@ def _docs(package: Path, name: str) -> list[dict[str, Any]]:
 
 
 def _objects(row: Mapping[str, Any], package: Path, *, long: bool) -> dict[str, Any]:
-    made: dict[str, Any] = {}
+    backends: dict[str, Any] = {}
     for name in row["involved_classes"]:
-        made[name] = _backend(package, name)()
-        if hasattr(made[name], "_load_scenario"):
-            made[name]._load_scenario(copy.deepcopy(row["initial_config"].get(name, {})), long_context=long)
-    return made
+        backends[name] = _backend(package, name)()
+        if hasattr(backends[name], "_load_scenario"):
+            backends[name]._load_scenario(copy.deepcopy(row["initial_config"].get(name, {})), long_context=long)
+    return backends
 
 
 def _backend(package: Path, name: str) -> Any:
@@ -350,13 +358,15 @@ def _backend(package: Path, name: str) -> Any:
 
 
 def _called(objects: Mapping[str, Any], name: str, arguments: Mapping[str, Any]) -> str:
-    """The result as text; what a backend says by raising is a result too."""
-    method = next((found for each in objects.values() if callable(found := getattr(each, name, None))), None)
+    """Return a call's result as text; an exception's message is a result too."""
+    method = next(
+        (function for backend in objects.values() if callable(function := getattr(backend, name, None))), None
+    )
     if method is None or name.startswith("_"):
         return f"Error during execution: there is no function {name}"
     try:
         result = method(**arguments)
-    except Exception as error:  # it is anyone's code, and tells the agent so what was wrong
+    except Exception as error:  # third-party code reports errors to the agent by exceptions
         return f"Error during execution: {error}"
     if isinstance(result, str):
         return result

@@ -1,8 +1,8 @@
-"""The tool-call environment: a request, functions to call, and a check of what was called or answered.
+"""The tool-call environment: a request, functions to call, and a check of the calls or the answer.
 
 A reply acts by tool calls, or, in the text form, by ``name(key=value)`` in a fenced block. Each result is the next
-state. Tasks of the ladder end when the wanted calls are made; tasks of a file end with a reply that calls nothing,
-which is the answer. Either ends when its replies are used up. An episode pays from -1 to 1.
+state. Curriculum tasks end when the required calls are made; a file's tasks end with a reply without calls, which is
+the answer. Both end when their replies are used up. An episode pays from -1 to 1.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ToolCallEnv(SourcedEnv[TaskSource]):
         output_chars: int,
         step_votes: bool,
     ) -> None:
-        """``step_votes``: each step has a vote (`vote_on`)."""
+        """``step_votes`` adds a vote to each step (`vote_on`)."""
         super().__init__(name=name, source=source, form=form, examples=examples)
         self._output_chars = output_chars
         self._step_votes = step_votes
@@ -44,7 +44,7 @@ class ToolCallEnv(SourcedEnv[TaskSource]):
         self._left = 0
 
     def gold(self, task: str) -> Sequence[Message]:
-        return [self._written(number, each) for number, each in enumerate(self._source.gold(task))]
+        return [self._written(number, part) for number, part in enumerate(self._source.gold(task))]
 
     def _written(self, number: int, gold: WantedCall | str) -> Message:
         if isinstance(gold, str):
@@ -55,28 +55,30 @@ class ToolCallEnv(SourcedEnv[TaskSource]):
 
     async def reset(self, task: str, *, seed: int) -> Prompt:
         await self.close()
-        self._episode = found = self._source.begin(task, examples=self._examples)
-        self._left = found.steps
+        self._episode = episode = self._source.begin(task, examples=self._examples)
+        self._left = episode.steps
         if self._form == "text":
-            return _text_prompt(found)
-        shown = "".join(f"\n\nExample: {asked}\n{done}" for asked, done in found.examples)
+            return _text_prompt(episode)
+        solutions = "".join(f"\n\nExample: {request}\n{solution}" for request, solution in episode.examples)
         system = Message(
-            role="system", content=("Use the tools to do what is asked." + ANSWER * found.answered + shown)
+            role="system", content=("Use the tools to do what is asked." + ANSWER * episode.answered + solutions)
         )
-        return Prompt(messages=(system, Message(role="user", content=found.instruction)), tools=found.tools)
+        return Prompt(messages=(system, Message(role="user", content=episode.instruction)), tools=episode.tools)
 
     async def step(self, reply: Message) -> Observation:
         episode = self._begun()
         self._left -= 1
         actions = calls_of(reply, episode.tools) if reply.tool_calls else self._as_text(reply, episode)
-        said = [await self._carry_out(action, episode) for action in actions]
-        if not actions and self._left > 0 and (asked := await _next_request(episode)) is not None:
-            return Observation(messages=(Message(role="user", content=asked),))
+        messages = [await self._carry_out(action, episode) for action in actions]
+        if not actions and self._left > 0 and (request := await _next_request(episode)) is not None:
+            return Observation(messages=(Message(role="user", content=request),))
         answer = reply.content.strip() if episode.answered and not actions else None
         score = await episode.world.score(answer)
-        done = not actions or self._left <= 0 or (not episode.answered and score == 1)
-        vote = vote_on(said) if self._step_votes and (actions or not episode.answered) else None
-        return Observation(messages=tuple(said), reward=2 * score - 1 if done else None, done=done, vote=vote)
+        finished = not actions or self._left <= 0 or (not episode.answered and score == 1)
+        vote = vote_on(messages) if self._step_votes and (actions or not episode.answered) else None
+        return Observation(
+            messages=tuple(messages), reward=2 * score - 1 if finished else None, done=finished, vote=vote
+        )
 
     def _as_text(self, reply: Message, episode: ToolEpisode) -> tuple[Action, ...]:
         return written_calls(reply.content, episode.tools) if self._form == "text" else ()
@@ -87,7 +89,7 @@ class ToolCallEnv(SourcedEnv[TaskSource]):
         return result_of(action, text)
 
     async def outcome(self) -> float:
-        """What the calls so far have come to, from -1 to 1; a task that wants an answer has none yet."""
+        """Return the score of the calls so far, from -1 to 1; tasks with an answer score -1 here."""
         return 2 * await self._begun().world.score(None) - 1
 
     def _begun(self) -> ToolEpisode:
@@ -111,7 +113,7 @@ def toolcall(
     output_chars: int,
     step_votes: bool,
 ) -> ToolCallEnv:
-    """The environment with the tasks of the ladder, or with those that ``tools_config`` names."""
+    """Create the environment with the curriculum's tasks, or with those from ``tools_config``."""
     source: TaskSource = (
         LadderSource(rungs=tuple(rungs), per_rung=per_rung)
         if tools_config is None
@@ -128,11 +130,11 @@ def toolcall(
 
 
 async def _next_request(episode: ToolEpisode) -> str | None:
-    """What the user asks next, once a reply has called nothing; None where that was all."""
+    """Return the user's next request after a reply without calls, or None at the end."""
     return await episode.world.next_request() if isinstance(episode.world, SupportsTurns) else None
 
 
 def _text_prompt(episode: ToolEpisode) -> Prompt:
-    """How to reply, the functions, solved tasks as turns of the conversation, the task."""
+    """Build the prompt: reply instructions, functions, solved tasks as turns of the conversation, the task."""
     how = "\n".join([TEXT + ANSWER * episode.answered, "Functions:", *map(signature, episode.tools)])
     return worked_prompt(how, episode.examples, episode.instruction)

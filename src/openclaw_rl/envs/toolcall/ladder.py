@@ -1,4 +1,4 @@
-"""The ladder of tool-call tasks: from one call of the only tool upward."""
+"""The curriculum of tool-call tasks: from one call with a single tool upward."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ NAMES = ("Ana", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gita", "Hugo", "Iris", "Jo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallTask:
-    """A request, the tools at hand, and the calls that it wants; or what a program has to print.
+    """A request, the available tools and the required calls; or the required output of a program.
 
-    ``gold`` are the calls of a solution, those that look something up among them.
+    ``gold`` are the calls of a solution, lookups included.
     """
 
     instruction: str
@@ -85,10 +85,12 @@ def choose_of_four(rng: random.Random) -> CallTask:
 
 
 def _choice(rng: random.Random, count: int) -> CallTask:
-    """One of the requests above among ``count`` tools."""
+    """Generate one of the requests above with ``count`` tools."""
     task = rng.choice((timer, weather, sums, light))(rng)
-    others = [name for name in ("set_timer", "get_weather", "add", "turn_light", "multiply") if name not in task.tools]
-    tools = (*task.tools, *rng.sample(others, count - 1))
+    distractors = [
+        name for name in ("set_timer", "get_weather", "add", "turn_light", "multiply") if name not in task.tools
+    ]
+    tools = (*task.tools, *rng.sample(distractors, count - 1))
     return CallTask(instruction=task.instruction, tools=tuple(sorted(tools)), gold=task.gold, wanted=task.wanted)
 
 
@@ -169,4 +171,4 @@ LADDER: Ladder[CallTask] = Ladder(
         "total-price": total_price,
     },
 )
-"""the rungs, from easy to hard"""
+"""the levels, from easy to hard"""

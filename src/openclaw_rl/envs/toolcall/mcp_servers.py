@@ -1,7 +1,7 @@
-"""Tools of MCP servers, through the official SDK (`pip install mcp`): a program that is started, or an address.
+"""Tools of MCP servers, through the official SDK (`pip install mcp`): a local program, or an address.
 
-One connection to a server is kept for each event loop, and all episodes of it share the server: one that remembers
-what it was asked is not for them.
+Each event loop has one connection per server, which all its episodes share: servers that keep state between calls are
+unsuitable.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from openclaw_rl.errors import ConfigError
 from openclaw_rl.types import Tool
 
 SECONDS = 60.0
-"""how long a server may take to begin, and for one call"""
+"""most seconds for a server to start, and for one call"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpServer:
-    """Where a server is: a ``url``, or a ``command`` that is started in ``folder`` and speaks over its pipes."""
+    """A server's location: a ``url``, or a ``command`` that starts in ``folder`` and uses its pipes."""
 
     url: str | None
     command: tuple[str, ...]
@@ -31,7 +31,7 @@ class McpServer:
     folder: Path
 
     def client(self) -> Any:
-        """A client of it, not connected yet. Raises ConfigError where the SDK is missing."""
+        """Return a client that is not connected yet; raise ConfigError if the SDK is missing."""
         try:
             from mcp import Client, StdioServerParameters
         except ImportError as error:
@@ -42,31 +42,33 @@ class McpServer:
         return Client(StdioServerParameters(command=program, args=words, env=dict(self.env), cwd=self.folder))
 
     def tools(self) -> list[Tool]:
-        """What it offers. Raises ConfigError where it cannot be reached."""
+        """Return the server's tools; raise ConfigError if it is unreachable."""
         try:
             return list(_apart(asyncio.wait_for(self._listed(), SECONDS)))
         except ConfigError:
             raise
-        except Exception as error:  # it is anyone's program, and its owner is told how it failed
-            raise ConfigError(f"the MCP server {self.shown} cannot be asked: {_said(error)}") from error
+        except Exception as error:  # third-party program; the message shows its owner the failure
+            raise ConfigError(f"the MCP server {self.shown} cannot be queried: {_said(error)}") from error
 
     async def _listed(self) -> list[Tool]:
         async with self.client() as client:
-            found = (await client.list_tools()).tools
-        return [Tool(name=one.name, description=one.description or "", parameters=one.input_schema) for one in found]
+            listing = (await client.list_tools()).tools
+        return [
+            Tool(name=tool.name, description=tool.description or "", parameters=tool.input_schema) for tool in listing
+        ]
 
     @property
     def shown(self) -> str:
         return self.url or " ".join(self.command)
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """The text of a result. Raises ConnectionError where the server is away, ValueError where it refuses."""
+        """Return a result's text; raise ConnectionError if the server is unreachable, ValueError if it refuses."""
         return await _connection(self).call(name, dict(arguments))
 
 
 @dataclass(slots=True)
 class _HeldServer:
-    """A server as one event loop holds it: a task of its own begins and ends what must be ended where it began."""
+    """A server's connection in one event loop: one task opens and closes it, as the SDK requires."""
 
     server: McpServer
     _calls: asyncio.Queue[tuple[str, dict[str, Any], asyncio.Future[Any]]] = field(default_factory=asyncio.Queue)
@@ -77,9 +79,9 @@ class _HeldServer:
             self._working = asyncio.create_task(self._work())
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         await self._calls.put((name, arguments, answer))
-        found = await asyncio.wait_for(answer, SECONDS)
-        text = "\n".join(part.text for part in found.content if getattr(part, "text", None))
-        if found.is_error:
+        result = await asyncio.wait_for(answer, SECONDS)
+        text = "\n".join(part.text for part in result.content if getattr(part, "text", None))
+        if result.is_error:
             raise ValueError(text or "it failed")
         return text
 
@@ -89,16 +91,16 @@ class _HeldServer:
             async with self.server.client() as client:
                 while True:
                     name, arguments, answer = await self._calls.get()
-                    found = await client.call_tool(name, arguments)
+                    result = await client.call_tool(name, arguments)
                     if not answer.done():
-                        answer.set_result(found)
-        except Exception as error:  # whoever waits is told; the next call begins anew
+                        answer.set_result(result)
+        except Exception as error:  # waiting callers receive the error; the next call reconnects
             waiting = [answer] if answer is not None else []
             while not self._calls.empty():
                 waiting.append(self._calls.get_nowait()[2])
-            for one in waiting:
-                if not one.done():
-                    one.set_exception(ConnectionError(f"the MCP server {self.server.shown} failed: {_said(error)}"))
+            for pending in waiting:
+                if not pending.done():
+                    pending.set_exception(ConnectionError(f"the MCP server {self.server.shown} failed: {_said(error)}"))
 
 
 _connections: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[McpServer, _HeldServer]] = (
@@ -111,7 +113,7 @@ def _connection(server: McpServer) -> _HeldServer:
 
 
 def read_server(given: Mapping[str, Any], folder: Path, where: str, remedy: str) -> McpServer:
-    """A server as a configuration names it. Raises ConfigError for what is missing."""
+    """Read a server's configuration; raise ConfigError if a part is missing."""
     url, command = given.get("url"), given.get("command")
     if (url is None) == (command is None):
         raise ConfigError(f'{where} needs "url" or "command"', remedy=remedy)
@@ -123,14 +125,14 @@ def read_server(given: Mapping[str, Any], folder: Path, where: str, remedy: str)
 
 
 def _apart(work: Any) -> Any:
-    """Wait for something though an event loop may be running here: in a thread with one of its own."""
-    found: list[Any] = []
+    """Run a coroutine to its end in a thread with its own event loop, since one may be running here."""
+    results: list[Any] = []
     failed: list[BaseException] = []
 
     def run() -> None:
         try:
-            found.append(asyncio.run(work))
-        except BaseException as error:  # it is raised again where it was asked for
+            results.append(asyncio.run(work))
+        except BaseException as error:  # raised again in the caller
             failed.append(error)
 
     thread = threading.Thread(target=run)
@@ -138,11 +140,11 @@ def _apart(work: Any) -> Any:
     thread.join()
     if failed:
         raise failed[0]
-    return found[0]
+    return results[0]
 
 
 def _said(error: BaseException) -> str:
-    """What went wrong at the bottom of groups of exceptions."""
+    """Return the first innermost error of nested exception groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return f"{type(error).__name__}: {error}"

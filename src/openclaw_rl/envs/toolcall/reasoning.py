@@ -1,6 +1,6 @@
 """The generators of the package `reasoning-gym`, with the interpreter as a tool: tasks with their own scorers.
 
-A rung is a generator. Each has so many tasks of a fixed seed; three tenths are held out by hash.
+A level is a generator. Each has a fixed number of tasks from a fixed seed; three tenths are held out by hash.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from openclaw_rl.errors import ConfigError
 STEPS = 4
 SEED = 7
 DEFAULT = ("basic_arithmetic", "chain_sum", "gcd", "lcm", "prime_factorization", "count_bits", "letter_counting")
-"""generators where env.rungs names none"""
+"""generators used if env.rungs is empty"""
 
 
 def reasoning_gym(
     *, form: ActionForm, examples: int | None, rungs: Sequence[str], per_rung: int, output_chars: int, step_votes: bool
 ) -> ToolCallEnv:
-    """The environment: ``per_rung`` tasks of each generator."""
+    """Create the environment with ``per_rung`` tasks per generator."""
     source = GymSource(rungs=tuple(rungs) or DEFAULT, per_rung=per_rung)
     return ToolCallEnv(
         name="reasoning-gym",
@@ -53,23 +53,23 @@ class GymSource:
     """See `TaskSource`."""
 
     def __init__(self, *, rungs: Sequence[str], per_rung: int) -> None:
-        known = _package().factory.DATASETS
+        datasets = _package().factory.DATASETS
         for rung in rungs:
-            if rung not in known:
+            if rung not in datasets:
                 raise ConfigError(f"reasoning-gym has no generator {rung!r}", remedy="its README lists them")
         self._rungs, self._per_rung = rungs, per_rung
 
     def ids(self, split: Split) -> Sequence[str]:
-        wanted = self._per_rung if split == "train" else max(1, self._per_rung // 2)
-        return tuple(task for rung in self._rungs for task in self._of(rung, split)[:wanted])
+        count = self._per_rung if split == "train" else max(1, self._per_rung // 2)
+        return tuple(task for rung in self._rungs for task in self._of(rung, split)[:count])
 
     def _of(self, rung: str, split: Split) -> list[str]:
-        found: dict[str, str] = {}
+        tasks: dict[str, str] = {}
         for number in range(4 * self._per_rung):
             question = _task(rung, number).instruction
             if split_of(question) == split:
-                found.setdefault(question, f"{rung}/{number}")
-        return list(found.values())
+                tasks.setdefault(question, f"{rung}/{number}")
+        return list(tasks.values())
 
     def rung(self, task: str) -> str:
         return task.partition("/")[0]
@@ -88,12 +88,12 @@ class GymSource:
         return () if gold is None else (gold,)
 
     def begin(self, task: str, *, examples: int) -> ToolEpisode:
-        found = self._found(task)
+        definition = self._found(task)
         tool = INTERPRETER_TOOL
         return ToolEpisode(
-            instruction=found.instruction,
+            instruction=definition.instruction,
             tools=(tool.tool,),
-            world=FileWorld(tools={tool.tool.name: tool}, task=found),
+            world=FileWorld(tools={tool.tool.name: tool}, task=definition),
             steps=STEPS,
             answered=True,
             examples=(),
@@ -119,12 +119,12 @@ def _task(rung: str, number: int) -> FileTask:
 
 
 def _check(generator: Any, entry: Any) -> Callable[[str], float]:
-    """The package's own scorer; what it pays for effort alone is nothing here."""
+    """Return the package's own scorer, without its partial credit for effort."""
 
     def check(answer: str) -> float:
         try:
             score = float(generator.score_answer(answer=answer, entry=entry))
-        except Exception:  # some scorers parse what they are given: an answer that cannot be read is a wrong one
+        except Exception:  # some scorers parse the answer: an answer that cannot be parsed is wrong
             return 0.0
         return 1.0 if score >= 1.0 else 0.0
 

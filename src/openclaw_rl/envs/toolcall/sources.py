@@ -1,4 +1,4 @@
-"""Where the tasks of the tool-call environment come from: the ladder, or a user's own file."""
+"""The task sources of the tool-call environment: the generated curriculum, or a user's file."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from openclaw_rl.errors import ConfigError
 from openclaw_rl.types import Tool
 
 _SEARCHED: Final = 40
-"""tasks among which examples are chosen"""
+"""tasks searched for examples"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolEpisode:
-    """A task begun: what is asked, with what, and the world that its calls act on."""
+    """A started task: its instruction, its tools, and the world on which the calls act."""
 
     instruction: str
     tools: tuple[Tool, ...]
     world: ToolWorld
     steps: int
     answered: bool
-    """whether it ends with an answer, not with its calls"""
+    """True if the episode ends with an answer, not with its calls"""
     examples: tuple[tuple[str, str], ...]
-    """requests, and how they are done as text"""
+    """requests with their solutions as text"""
 
 
 class TaskSource(TaskSet, Protocol):
-    """Where the tasks of an environment come from."""
+    """A source of an environment's tasks."""
 
     def gold(self, task: str) -> Sequence[WantedCall | str]:
-        """Calls and, at the end where there is one, the answer."""
+        """Return the solution: calls, and the final answer if the task has one."""
         ...
 
     def begin(self, task: str, *, examples: int) -> ToolEpisode: ...
@@ -70,26 +70,28 @@ class LadderSource:
         return LADDER.task(task).gold
 
     def begin(self, task: str, *, examples: int) -> ToolEpisode:
-        found = LADDER.task(task)
+        definition = LADDER.task(task)
         return ToolEpisode(
-            instruction=found.instruction,
-            tools=tuple(KNOWN[name] for name in found.tools),
-            world=LadderWorld(wanted=found.wanted, facts=found.facts, printed=found.printed),
-            steps=found.steps,
+            instruction=definition.instruction,
+            tools=tuple(KNOWN[name] for name in definition.tools),
+            world=LadderWorld(wanted=definition.wanted, facts=definition.facts, printed=definition.printed),
+            steps=definition.steps,
             answered=False,
-            examples=tuple((each.instruction, _solved(each)) for each in _examples(task, found, examples)),
+            examples=tuple(
+                (example.instruction, _solved(example)) for example in _examples(task, definition, examples)
+            ),
         )
 
 
 def _examples(task: str, asked: CallTask, count: int) -> Sequence[CallTask]:
-    """Solved tasks that call nothing but what this one offers; first one for each tool, so that there is a choice."""
-    fit = [each for each in LADDER.examples(task, _SEARCHED) if each.called <= set(asked.tools)]
-    firsts = list({each.called: each for each in reversed(fit)}.values())
-    return sorted(fit, key=lambda each: each not in firsts)[:count]
+    """Return solved tasks that use only this task's tools, first one per tool, to show the choice between them."""
+    fit = [example for example in LADDER.examples(task, _SEARCHED) if example.called <= set(asked.tools)]
+    firsts = list({example.called: example for example in reversed(fit)}.values())
+    return sorted(fit, key=lambda example: example not in firsts)[:count]
 
 
 class FileSource:
-    """Tasks and tools of a user's own."""
+    """A user's own tasks and tools."""
 
     def __init__(self, config: Path, *, rungs: Sequence[str]) -> None:
         self._config = read_tools_config(config)
@@ -115,12 +117,14 @@ class FileSource:
         return () if gold is None else (gold,)
 
     def begin(self, task: str, *, examples: int) -> ToolEpisode:
-        """``examples`` are the ladder's alone: a file's tasks would show their answers."""
-        found = self._task(task)
+        """Start a task. ``examples`` is ignored: a file's tasks would reveal their answers."""
+        definition = self._task(task)
         return ToolEpisode(
-            instruction=found.instruction,
-            tools=tuple(each.tool for each in self._config.tools),
-            world=tasks_file.FileWorld(tools={each.tool.name: each for each in self._config.tools}, task=found),
+            instruction=definition.instruction,
+            tools=tuple(own_tool.tool for own_tool in self._config.tools),
+            world=tasks_file.FileWorld(
+                tools={own_tool.tool.name: own_tool for own_tool in self._config.tools}, task=definition
+            ),
             steps=self._config.steps,
             answered=True,
             examples=(),
@@ -128,17 +132,17 @@ class FileSource:
 
 
 def _solved(task: CallTask) -> str:
-    """How a task is done, as text; of one that looks something up first, what it found beside it."""
-    shown = []
+    """Return a solution as text; after a lookup, its result follows."""
+    parts = []
     for call in task.gold:
-        found = task.facts.get(call.tool)
-        result = "" if found is None else f"\n{found[str(next(iter(call.arguments.values()))).casefold()]}"
-        shown.append(fenced(call) + result)
-    return "\n".join(shown)
+        facts = task.facts.get(call.tool)
+        result = "" if facts is None else f"\n{facts[str(next(iter(call.arguments.values()))).casefold()]}"
+        parts.append(fenced(call) + result)
+    return "\n".join(parts)
 
 
 def fenced(call: WantedCall) -> str:
-    """A call as the text form writes it."""
+    """Return a call in the text form."""
     if call.tool == INTERPRETER:
         return f"```\n{call.arguments['code']}\n```"
     return f"```\n{as_call(call.tool, call.arguments)}\n```"

@@ -1,12 +1,12 @@
-"""Tasks of a user's own: JSONL, one task to a line, each with a check of the answer.
+"""Reads a user's own tasks: JSONL, one task per line, each with a check for the answer.
 
     {"id": "mass-1", "prompt": "How many kg are 10 lb?", "check": "number", "answer": 4.536, "tolerance": 0.01}
     {"prompt": "Who sells the most?", "check": "exact", "answer": "Ana", "rung": "lookup"}
     {"prompt": "Write the date.", "check": "regex", "answer": "\\\\d{4}-\\\\d\\\\d-\\\\d\\\\d", "gold": "2024-05-01"}
     {"prompt": "Sort these.", "check": "checks.py:is_sorted", "answer": [3, 1, 2], "gold": "1 2 3"}
 
-A function is called with the answer's text and the task, and gives True or False, or a score from 0 to 1. ``gold`` is
-an answer that passes; exact and number have one by themselves.
+A function receives the answer's text and the task, and returns True, False or a score from 0 to 1. ``gold`` is an
+answer that passes; exact and number tasks have one by default.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Check = Callable[[str], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileTask:
-    """One task of a file. ``check`` scores an answer from 0 to 1; ``gold`` is one that passes, where it is known."""
+    """A task from a file. ``check`` scores an answer from 0 to 1; ``gold`` is an answer that passes, if known."""
 
     id: str
     rung: str
@@ -41,18 +41,18 @@ class FileTask:
 
 @lru_cache(maxsize=8)
 def read_tasks(path: Path) -> Mapping[str, FileTask]:
-    """The tasks of a file by id. Raises ConfigError that names file and line."""
+    """Return a file's tasks by id; raise ConfigError with the file and line of an invalid one."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeError) as error:
         raise ConfigError(f"the tasks {path} cannot be read: {error}", remedy=REMEDY) from error
     tasks = [_task(line, path, number) for number, line in enumerate(lines, start=1) if line.strip()]
-    found = {task.id: task for task in tasks}
-    if len(found) < len(tasks):
+    by_id = {task.id: task for task in tasks}
+    if len(by_id) < len(tasks):
         raise ConfigError(f"{path}: two tasks have the same id", remedy="give each its own, or none")
-    if not found:
-        raise ConfigError(f"{path} holds no task", remedy=REMEDY)
-    return found
+    if not by_id:
+        raise ConfigError(f"{path} has no task", remedy=REMEDY)
+    return by_id
 
 
 def _task(line: str, path: Path, number: int) -> FileTask:
@@ -65,13 +65,13 @@ def _task(line: str, path: Path, number: int) -> FileTask:
         raise ConfigError(f'{where} lacks "prompt" or "check"', remedy=REMEDY)
     if row["check"] in ("exact", "number", "regex") and "answer" not in row:
         raise ConfigError(f'{where} lacks "answer"', remedy=REMEDY)
-    known = str(row["answer"]) if row["check"] in ("exact", "number") else None
+    default_gold = str(row["answer"]) if row["check"] in ("exact", "number") else None
     return FileTask(
         id=str(row.get("id", f"{path.stem}/{number}")),
         rung=str(row.get("rung", path.stem)),
         instruction=row["prompt"],
         check=_check(row, path.parent, where),
-        gold=str(row["gold"]) if "gold" in row else known,
+        gold=str(row["gold"]) if "gold" in row else default_gold,
     )
 
 
@@ -98,9 +98,9 @@ def _number_check(answer: Any, tolerance: Any, where: str) -> Check:
         raise ConfigError(f"{where}: answer and tolerance of a number are numbers", remedy=REMEDY)
 
     def check(text: str) -> float:
-        found = _NUMBER.findall(text)  # the last number is the answer; those before it led there
+        numbers = _NUMBER.findall(text)  # the last number is the answer; earlier ones led to it
         return float(
-            bool(found) and math.isclose(float(found[-1].replace(",", "")), answer, rel_tol=0, abs_tol=tolerance)
+            bool(numbers) and math.isclose(float(numbers[-1].replace(",", "")), answer, rel_tol=0, abs_tol=tolerance)
         )
 
     return check
@@ -110,10 +110,10 @@ def _function_check(function: Callable[..., Any], row: Mapping[str, Any], where:
     def check(text: str) -> float:
         try:
             score = float(function(text, dict(row)))
-        except Exception as error:  # it is anyone's code; a task that cannot be checked is nobody's fault but its own
+        except Exception as error:  # the user's code may raise anything; its task then fails, not the program
             raise EnvFailed(f"{where}: the check fails with {type(error).__name__}: {error}") from error
         if not 0 <= score <= 1:
-            raise EnvFailed(f"{where}: the check gives {score}, which is not from 0 to 1")
+            raise EnvFailed(f"{where}: the check returned {score}, which is not from 0 to 1")
         return score
 
     return check
@@ -124,7 +124,7 @@ def _plain(text: str) -> str:
 
 
 def ids(tasks: Mapping[str, FileTask], split: str, rungs: Sequence[str]) -> tuple[str, ...]:
-    """Those of a split, of these rungs or of all."""
+    """Return the task ids in a split, of these levels, or of all if ``rungs`` is empty."""
     return tuple(
         task.id for task in tasks.values() if split_of(task.instruction) == split and (not rungs or task.rung in rungs)
     )
@@ -132,7 +132,7 @@ def ids(tasks: Mapping[str, FileTask], split: str, rungs: Sequence[str]) -> tupl
 
 @dataclass(slots=True, kw_only=True)
 class FileWorld:
-    """An episode of a task of a file: the user's tools, and the answer at the end."""
+    """An episode of a file's task: the user's tools, and the answer at the end."""
 
     tools: Mapping[str, OwnTool]
     task: FileTask
@@ -144,11 +144,11 @@ class FileWorld:
             raise EnvFailed(f"tool {name} failed: {error or type(error).__name__}") from error
         except EnvFailed:
             raise
-        except Exception as error:  # a function says by raising what is wrong with its arguments
+        except Exception as error:  # a function reports invalid arguments by an exception
             return f"error: {type(error).__name__}: {error}"
 
     async def score(self, answer: str | None) -> float:
         return 0.0 if answer is None else self.task.check(answer)
 
     async def close(self) -> None:
-        """Nothing to clean up."""
+        """Do nothing."""

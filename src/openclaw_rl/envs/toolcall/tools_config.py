@@ -1,4 +1,4 @@
-"""The tools of a user's own: ``TOOLS_CONFIG``, a JSON file.
+"""Reads a user's own tools from ``TOOLS_CONFIG``, a JSON file.
 
     {"tools": [{"type": "function", "file": "tools.py", "function": "convert"},
                {"type": "python"},
@@ -7,7 +7,7 @@
                {"type": "mcp", "command": "python3", "args": ["server.py"]}],
      "tasks": "tasks.jsonl", "steps": 8}
 
-Paths are relative to the file. A function is the user's code and runs in this process; a program runs in the sandbox.
+Paths are relative to the file. Functions are the user's code and run in this process; programs run in the sandbox.
 """
 
 from __future__ import annotations
@@ -33,32 +33,32 @@ from openclaw_rl.errors import ConfigError
 from openclaw_rl.tasks.coding import TOOLS, schema_error
 from openclaw_rl.types import Tool
 
-# Calls as text, for models that do not make tool calls: ``name(key=value)`` in a fenced block, one to a line.
+# Calls as text, for models without tool calls: ``name(key=value)`` in a fenced block, one per line.
 
 INTERPRETER = "python"
 """the tool that runs a program"""
 
 
 def written_calls(text: str, tools: Sequence[Tool]) -> tuple[Action, ...]:
-    """The calls in the fenced block of a text, or in its single line; none where it holds no call of these tools.
+    """Return the calls in a text's fenced block or single line; empty if it contains no call of these tools.
 
-    A block that is no call is a program where there is the interpreter.
+    If the interpreter is among the tools, a block without calls is a program for it.
     """
     block = block_of(text)
     if block is None:
         return ()
-    known = {tool.name: tool for tool in tools}
-    found = [_call(line, known) for line in block.splitlines() if line.strip()]
-    calls = [each for each in found if each is not None]
-    if calls and len(calls) == len(found):
+    by_name = {tool.name: tool for tool in tools}
+    parsed = [_call(line, by_name) for line in block.splitlines() if line.strip()]
+    calls = [call for call in parsed if call is not None]
+    if calls and len(calls) == len(parsed):
         return tuple(calls)
-    if INTERPRETER in known and ("```" in text or "print(" in block):
+    if INTERPRETER in by_name and ("```" in text or "print(" in block):
         return (Action(tool=INTERPRETER, arguments={"code": block}),)
     return ()
 
 
 def _call(line: str, tools: Mapping[str, Tool]) -> Action | None:
-    """The call of one line; None for what is no call of a known tool."""
+    """Parse the call in a line; return None if it is no call of a known tool."""
     try:
         node = ast.parse(line.strip(), mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError):
@@ -85,7 +85,7 @@ def _arguments(node: ast.Call, tool: Tool) -> dict[str, Any]:
 
 
 def as_call(name: str, arguments: Mapping[str, Any]) -> str:
-    """A call as it is written.
+    """Return a call in its text form.
 
     >>> as_call("add", {"a": 1, "b": 2})
     'add(a=1, b=2)'
@@ -94,7 +94,7 @@ def as_call(name: str, arguments: Mapping[str, Any]) -> str:
 
 
 def signature(tool: Tool) -> str:
-    """A tool as one line of a prompt.
+    """Return a tool's description as one line of a prompt.
 
     >>> signature(Tool(name="add", description="Add two numbers.", parameters={"properties": {"a": {}, "b": {}}}))
     'add(a, b): Add two numbers.'
@@ -103,7 +103,7 @@ def signature(tool: Tool) -> str:
 
 
 def same_call(name: str, arguments: Mapping[str, Any]) -> str:
-    """Equal calls give equal text: texts without case and full stops, numbers by value."""
+    """Return a canonical text that is equal for equal calls: texts ignoring case and full stops, numbers by value."""
     plain = {key: _plain(value) for key, value in arguments.items()}
     return f"{name} {json.dumps(plain, sort_keys=True, default=str)}"
 
@@ -114,7 +114,7 @@ def _plain(value: Any) -> Any:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
-# What an episode of tool calls is about: the tools, what they do, and what was done with them.
+# The parts of a tool-call episode: the tools, their effects, and the record of calls.
 
 PYTHON = Tool(
     name=INTERPRETER,
@@ -131,18 +131,18 @@ def _lookup(name: str, description: str, key: str) -> Tool:
 FIND_CONTACT = _lookup("find_contact", "Look up the e-mail address of a person.", "name")
 GET_PRICE = _lookup("get_price", "Look up the price of an item.", "item")
 KNOWN: Mapping[str, Tool] = {**TOOLS, **{tool.name: tool for tool in (PYTHON, FIND_CONTACT, GET_PRICE)}}
-"""the tools of the ladder"""
+"""the tools of the curriculum"""
 
 
 class ToolWorld(Protocol):
-    """One episode's tools: carries out calls and says what they have come to."""
+    """One episode's tools: executes calls and scores their effect."""
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """Carry out a call that fits its schema; what the agent is shown."""
+        """Execute a call that fits its schema; return the text for the agent."""
         ...
 
     async def score(self, answer: str | None) -> float:
-        """From 0 to 1, of what was done so far and the answer, where one was given."""
+        """Score the calls so far and the answer, if there is one, from 0 to 1."""
         ...
 
     async def close(self) -> None: ...
@@ -150,16 +150,16 @@ class ToolWorld(Protocol):
 
 @runtime_checkable
 class SupportsTurns(Protocol):
-    """A world whose user asks for several things, one after the other."""
+    """A world whose user makes several requests in succession."""
 
     async def next_request(self) -> str | None:
-        """A request is done with: what the user asks next, None where that was all."""
+        """Finish the current request; return the next one, or None after the last."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedCall:
-    """A call that a task of the ladder is about."""
+    """A call that a curriculum task requires."""
 
     tool: str
     arguments: Mapping[str, Any]
@@ -167,9 +167,9 @@ class WantedCall:
 
 @dataclass(slots=True, kw_only=True)
 class LadderWorld:
-    """Done when exactly the wanted calls were made; looking things up is free.
+    """Solved when exactly the required calls were made; lookups are free.
 
-    ``facts`` are what a lookup gives, by tool and key. ``printed`` in place of calls: a program has to print it.
+    ``facts`` are lookup results by tool and key. ``printed`` replaces the calls: a program must print it.
     """
 
     wanted: Sequence[WantedCall]
@@ -191,15 +191,15 @@ class LadderWorld:
     async def score(self, answer: str | None) -> float:
         if self.printed is not None:
             return float(self._output.strip() == self.printed)
-        return float(Counter(self._made) == Counter(same_call(one.tool, one.arguments) for one in self.wanted))
+        return float(Counter(self._made) == Counter(same_call(call.tool, call.arguments) for call in self.wanted))
 
     async def close(self) -> None:
-        """Nothing to clean up."""
+        """Do nothing."""
 
 
 REMEDY: Final = "docs/environments.md shows the format"
 SECONDS = 60.0
-"""how long a function or an address may take for one call"""
+"""most seconds for one call of a function or an address"""
 _TYPES: Mapping[Any, str] = {
     str: "string",
     int: "integer",
@@ -214,7 +214,7 @@ Carry = Callable[[Mapping[str, Any]], Awaitable[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnTool:
-    """A tool as the model sees it, and what carries out its calls."""
+    """A tool as the model sees it, and the function that executes its calls."""
 
     tool: Tool
     carry_out: Carry
@@ -222,7 +222,7 @@ class OwnTool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolsConfig:
-    """What a file sets: the tools, the file of tasks, and the most replies of a task."""
+    """A file's settings: the tools, the task file, and the most replies per task."""
 
     tools: Sequence[OwnTool]
     tasks: Path
@@ -231,27 +231,29 @@ class ToolsConfig:
 
 @lru_cache(maxsize=8)
 def read_tools_config(path: Path) -> ToolsConfig:
-    """The file, all of it checked, read once in a process. Raises ConfigError that names what is wrong."""
+    """Read and validate the file, once per process; raise ConfigError that names the problem."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        config = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise ConfigError(f"env.tools_config: there is no file {path}", remedy=REMEDY) from error
     except (OSError, UnicodeError, json.JSONDecodeError) as error:
         raise ConfigError(f"{path} cannot be read as JSON: {error}", remedy=REMEDY) from error
-    if not isinstance(found, dict) or not isinstance(found.get("tools"), list):
-        raise ConfigError(f'{path} is no table with a list "tools"', remedy=REMEDY)
-    if unknown := found.keys() - {"tools", "tasks", "steps"}:
+    if not isinstance(config, dict) or not isinstance(config.get("tools"), list):
+        raise ConfigError(f'{path} is not an object with a list "tools"', remedy=REMEDY)
+    if unknown := config.keys() - {"tools", "tasks", "steps"}:
         raise ConfigError(f"{path}: unknown {', '.join(sorted(unknown))}", remedy="known: tools, tasks, steps")
-    if not isinstance(found.get("tasks"), str):
+    if not isinstance(config.get("tasks"), str):
         raise ConfigError(f'{path} names no "tasks"', remedy="write a JSONL file of tasks and name it there; " + REMEDY)
-    steps = found.get("steps", 8)
+    steps = config.get("steps", 8)
     if not isinstance(steps, int) or steps < 1:
         raise ConfigError(f"{path}: steps is {steps!r}", remedy="a whole number from 1 up")
-    folder = path.resolve().parent  # of the file itself, where a link leads to it
+    folder = path.resolve().parent  # the file's own folder, with links resolved
     tools = [
-        tool for number, each in enumerate(found["tools"]) for tool in _tools(each, folder, f"{path}: tools[{number}]")
+        tool
+        for number, entry in enumerate(config["tools"])
+        for tool in _tools(entry, folder, f"{path}: tools[{number}]")
     ]
-    return ToolsConfig(tools=tools, tasks=folder / found["tasks"], steps=steps)
+    return ToolsConfig(tools=tools, tasks=folder / config["tasks"], steps=steps)
 
 
 def _tools(given: Any, folder: Path, where: str) -> Sequence[OwnTool]:
@@ -276,7 +278,7 @@ INTERPRETER_TOOL: Final = OwnTool(tool=PYTHON, carry_out=_program)
 """the interpreter, in the sandbox"""
 
 
-# --- functions of the user's ---
+# --- the user's functions ---
 
 
 def _function(given: Mapping[str, Any], folder: Path, where: str) -> OwnTool:
@@ -299,7 +301,7 @@ def _function(given: Mapping[str, Any], folder: Path, where: str) -> OwnTool:
 
 
 def load_function(file: Path, name: str, where: str) -> Callable[..., Any]:
-    """A function of a Python file. Raises ConfigError where it cannot be had."""
+    """Return a function from a Python file; raise ConfigError if it cannot be loaded."""
     if not file.is_file():
         raise ConfigError(f"{where}: there is no file {file}", remedy="paths are relative to the file that names them")
     spec = importlib.util.spec_from_file_location(f"openclaw_rl_tools_{file.stem}", file)
@@ -309,7 +311,7 @@ def load_function(file: Path, name: str, where: str) -> Callable[..., Any]:
     sys.modules[spec.name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # it is anyone's code, and its author is told how it failed
+    except Exception as error:  # the user's code may raise anything; the message shows its author the failure
         raise ConfigError(f"{where}: {file} fails with {type(error).__name__}: {error}") from error
     function = getattr(module, name, None)
     if not callable(function):
@@ -318,11 +320,11 @@ def load_function(file: Path, name: str, where: str) -> Callable[..., Any]:
 
 
 def _schema(function: Callable[..., Any]) -> Mapping[str, Any]:
-    """The JSON schema that a signature means."""
+    """Return the JSON schema of a signature."""
     hints = typing.get_type_hints(function)
     parameters = inspect.signature(function).parameters
     properties = {name: {"type": _TYPES[hints[name]]} if hints.get(name) in _TYPES else {} for name in parameters}
-    required = [name for name, each in parameters.items() if each.default is inspect.Parameter.empty]
+    required = [name for name, parameter in parameters.items() if parameter.default is inspect.Parameter.empty]
     return {"type": "object", "properties": properties, "required": required}
 
 
@@ -363,7 +365,7 @@ def _http(given: Mapping[str, Any], where: str) -> OwnTool:
 
 
 def _mcp(given: Mapping[str, Any], folder: Path, where: str) -> Sequence[OwnTool]:
-    """The tools of a server, or those of them that are named."""
+    """Return a server's tools, or only those listed."""
     server = read_server(given, folder, where, REMEDY)
     offered = {tool.name: tool for tool in server.tools()}
     wanted = given.get("tools", list(offered))
