@@ -169,7 +169,7 @@ async def test_a_check_that_fails_is_the_tasks_fault_and_the_episode_fails(tmp_p
     (tmp_path / "tools.json").write_text('{"tools": [], "tasks": "tasks.jsonl"}')
     env = make_env(tools_config=tmp_path / "tools.json")
     await env.reset("a", seed=0)
-    with pytest.raises(EnvFailed, match=r"tasks.jsonl:1: the check gives 5.0, which is not from 0 to 1"):
+    with pytest.raises(EnvFailed, match=r"tasks.jsonl:1: the check returned 5.0, which is not from 0 to 1"):
         await env.step(said("The answer\nis y."))
 
 

@@ -19,7 +19,7 @@ from openclaw_rl.ports import Env, Observation, SupportsOutcome, SupportsSolutio
 from openclaw_rl.types import Message, Prompt
 
 BEST = 1.0
-"""reward of a solved task in every environment, with rewards from -1 as well as from 0"""
+"""reward of a solved task, in environments with rewards from -1 as well as from 0"""
 LONGEST_SOLUTION = 100
 """most replies of a gold solution that is only revealed during play"""
 ALIKE = 0.9

@@ -98,8 +98,8 @@ class Episodes:
         report: Callable[[Episode], None] | None = None,
         describe: Callable[[], Awaitable[Mapping[str, Any]]] | None = None,
     ) -> None:
-        """``schedule`` orders the tasks; ``tasks`` None plays all of the environment. ``report`` receives each ended
-        episode.
+        """``schedule`` orders the tasks; ``tasks`` None plays all of the environment. ``report`` receives ended
+        episodes.
 
         ``describe`` returns the state of the environment pool.
         """

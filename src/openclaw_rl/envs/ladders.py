@@ -67,8 +67,8 @@ class Ladder(Generic[T]):
         return self.rungs[rung](random.Random(f"{self.name}/{rung}/{number}"))
 
     def ids(self, split: Split, *, rungs: Sequence[str], per_rung: int) -> tuple[str, ...]:
-        """Return ``per_rung`` ids per level (all levels if ``rungs`` is empty), alternating levels, without repeated
-        instructions.
+        """Return ``per_rung`` ids per level (all levels if ``rungs`` is empty), levels in turn, no instruction
+        repeated.
         """
         for rung in rungs:
             if rung not in self.rungs:

@@ -1,5 +1,4 @@
-"""Chooses the next task: every task a fixed number of times, or endlessly with pauses for tasks without a training
-signal.
+"""Chooses the next task: all tasks a fixed number of times, or endlessly with pauses for those without a signal.
 
 A task is played as a group of episodes with equal starts. A group of equal rewards has no training signal. Tasks of one
 level (the part of their name before the slash) have similar difficulty, so a level pauses too.
@@ -101,9 +100,7 @@ class GroupBook:
             text = path.read_text(encoding="utf-8")
             self._torn = bool(text) and not text.endswith("\n")
             for line in text.splitlines():
-                with contextlib.suppress(
-                    ValueError, KeyError, TypeError
-                ):  # a truncated line: its group is played again
+                with contextlib.suppress(ValueError, KeyError, TypeError):  # truncated: played again
                     record = json.loads(line)
                     self.groups.append(PlayedGroup(task=record["task"], rewards=tuple(record["rewards"])))
 

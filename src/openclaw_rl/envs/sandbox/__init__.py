@@ -37,9 +37,7 @@ __all__ = [
 
 
 async def open_sandbox(settings: SandboxSettings) -> Sandbox:
-    """Open a new sandbox with the configured driver; raise NoSandbox, with the remedy, if the machine cannot provide
-    it.
-    """
+    """Open a sandbox with the configured driver; raise NoSandbox, with the remedy, if the machine cannot provide it."""
     if settings.driver != "bubblewrap":
         from openclaw_rl.envs.sandbox.container import ContainerSandbox
 

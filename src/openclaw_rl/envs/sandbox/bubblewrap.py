@@ -29,9 +29,7 @@ _FOR_MANY = ("SETUID", "SETGID", "SETFCAP")
 _NOT_STARTED = 127
 """exit code for a command whose program, library or folder is missing in the sandbox, as in a shell"""
 View = Literal["own", "sealed", "clean"]
-"""the files that a command sees: the current ones ("own"), the current ones with the initial `SYSTEM` ("sealed"), or
-only the initial ones ("clean")
-"""
+"""files that a command sees: the current ones, those with the initial `SYSTEM`, or only the initial ones"""
 
 
 class BubblewrapSandbox:
@@ -180,8 +178,8 @@ class BubblewrapSandbox:
         return ["--bind", ROOT, "/", *system, *options]
 
     def _system(self, clean: str) -> Iterator[tuple[str, ...]]:
-        """Yield options that cover the agent's `SYSTEM` folders with the initial ones; a system without /etc gets an
-        empty /etc.
+        """Yield options that cover the agent's `SYSTEM` folders with the initial ones, or with an empty /etc if it had
+        none.
         """
         if self._settings.root is None:
             yield "--ro-bind", f"{clean}/etc", "/etc"

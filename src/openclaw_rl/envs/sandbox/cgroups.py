@@ -27,9 +27,7 @@ _CLOCKS = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Hierarchy:
-    """A folder for new groups, with the file and kind of each required limit (``limits``) and each optional one
-    (``wanted``).
-    """
+    """A folder for new groups, with the file and kind of each required limit, and of the optional ones (``wanted``)."""
 
     parent: Path
     limits: tuple[tuple[str, str], ...]

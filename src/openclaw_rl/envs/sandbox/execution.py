@@ -74,9 +74,7 @@ class ProcessNamespace:
                 signal.pidfd_send_signal(self.first, signal.SIGKILL)
 
     def finished(self) -> bool:
-        """Return True if the program ran to its end, False if bubblewrap failed first. Call it after bubblewrap has
-        ended.
-        """
+        """Return True if the program ran to its end, False if bubblewrap failed first; valid after bubblewrap's end."""
         self._hear()
         return b"exit-code" in self._said
 
@@ -135,9 +133,7 @@ async def entered(namespace: ProcessNamespace) -> None:
 
 
 async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of the work, which finishes even if the caller is cancelled, once or more; then cancel the
-    caller.
-    """
+    """Return the result of the work. If the caller is cancelled, even twice, the work still finishes first."""
     task, cancelled = asyncio.ensure_future(work), False
     while not task.done():
         try:
@@ -239,13 +235,13 @@ class _RunningProcess:
     async def until_end(self, seconds: float) -> str:
         """Wait for the end; return "" or the reason to stop the process."""
         ending = asyncio.ensure_future(readable(self._end))
-        events, _ = await asyncio.wait([ending, self._enough], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        ended, _ = await asyncio.wait([ending, self._enough], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         ending.cancel()
         await asyncio.gather(ending, return_exceptions=True)
         self._take()
         if self._output.over:
             return f"stopped after printing more than {self._output.most} bytes"
-        return "" if events else f"stopped after {seconds:g} s"
+        return "" if ended else f"stopped after {seconds:g} s"
 
     async def kill(self) -> None:
         """Kill the process and its descendants; they have ended on return."""

@@ -200,9 +200,7 @@ class Holder:
         return f"/proc/{self.pid}/root{ROOT}"
 
     async def make_clean(self, settings: SandboxSettings, *, accounts: bool = False) -> None:
-        """Create `CLEAN` unless a host folder has that role. ``accounts`` copies the agent's current `_ACCOUNTS` lists
-        into it.
-        """
+        """Create `CLEAN` unless a host folder has that role; ``accounts`` adds the agent's versions of `_ACCOUNTS`."""
         if settings.root is None:
             script = f"set -e; {_CLEAN}; {_ACCOUNTS if accounts else ':'}"
             entering = _entering(self.pid, as_root=self._as_root)

@@ -163,7 +163,7 @@ class _Session:
         return cls(process, inside, terminal=terminal, give=give, told=code_read, mark=mark)
 
     async def run(self, command: str, output: BoundedOutput, *, seconds: float) -> tuple[int | None, str]:
-        """Return the exit code and "", or None and the reason for the stop."""
+        """Return the exit code and "", or None and the reason for the stop ("" if bash has ended)."""
         try:
             await self._write(command.encode(errors="replace").replace(b"\0", b"") + b"\0")
         except OSError:
@@ -186,7 +186,7 @@ class _Session:
         await loop.run_in_executor(None, _write_all, self._give, data)
 
     async def _until_told(self, output: BoundedOutput, seconds: float) -> bool:
-        """Read the terminal; return True at the command's end, False at the time limit or after too much output."""
+        """Read the terminal until the command's end (True), or a limit or bash's end (False)."""
         loop, happened = asyncio.get_running_loop(), asyncio.Event()
         fds = (self._terminal, self._told, self._end)
         until = time.monotonic() + seconds

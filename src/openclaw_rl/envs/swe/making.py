@@ -193,8 +193,8 @@ class SweMaker:
         return _filtered(replace(instance, problem=_asked_of_pair(instance, self._package, new, notes)))
 
     async def mutants(self, *, count: int, version: str | None, seed: int, report: Report) -> list[Instance]:
-        """Make ``count`` mutants of a release (default: the latest) that pass the filter; try at most four times as
-        many.
+        """Make ``count`` mutants of a release (default: the latest) that pass the filter, from four times as many
+        tries.
         """
         release = version or (await asyncio.to_thread(versions, self._package))[0]
         commit = await asyncio.to_thread(self._release, release)

@@ -38,8 +38,7 @@ class Suite:
 
 
 def suite(setup: SuiteSetup, *, repo: str, version: str, files: bytes, cache: Path) -> Suite:
-    """Return the environment for a repository's version, built now if it is missing; raise EnvFailed if the build
-    fails.
+    """Return the environment for a repository's version, built if it is missing; raise EnvFailed if that fails.
 
     ``files`` is the repository as a tar: its declared requirements are installed.
     """
@@ -87,9 +86,7 @@ def _build(home: Path, setup: SuiteSetup, *, version: str, files: bytes) -> None
         source = Path(place) / "source"
         unpack(files, source)
         requirements = [str(source)] if any((source / name).is_file() for name in _DESCRIBED) else []
-        variable = (
-            f"SETUPTOOLS_SCM_PRETEND_VERSION={version or '0.0.0'}"  # there is no history to read the version from
-        )
+        variable = f"SETUPTOOLS_SCM_PRETEND_VERSION={version or '0.0.0'}"  # there is no history
         _run(["env", variable, *install, *ALWAYS, *setup.packages, *requirements])
         _forget_code(home, source)
 
@@ -126,9 +123,7 @@ SHOWN = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdicts:
-    """The outcome of each test that ran, by its name in pytest's form; ``stopped`` is the reason if the run was cut
-    off.
-    """
+    """The outcome of each test that ran, by its name in pytest's form; ``stopped`` is the reason for an early stop."""
 
     outcomes: Mapping[str, str]
     seconds: float
@@ -136,8 +131,8 @@ class Verdicts:
     stopped: str = ""
 
     def passes(self, test: str) -> bool:
-        """Return True if a test passed. A name cut at a space, as in SWE-bench's lists, means all tests that begin with
-        it.
+        """Return True if a test passed. A name cut at a space, as in SWE-bench's lists, covers all tests that it
+        begins.
         """
         if test in self.outcomes:
             return self.outcomes[test] in _GOOD

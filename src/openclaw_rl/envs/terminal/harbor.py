@@ -88,8 +88,7 @@ def harbor(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folder:
-    """The tasks of a folder by difficulty and name, refused ones with the reason, and Dockerfiles for a container
-    driver.
+    """Tasks by difficulty and name, refused folders with the reason, and Dockerfiles for a container driver.
 
     ``site`` contains the pytest that runs the tests.
     """

@@ -298,8 +298,7 @@ _INSTALLERS: Final = "".join(f"{name}() {{ :; }}; " for name in ("apt", "apt-get
 
 @dataclass(slots=True)
 class Built:
-    """The build of a task's machine: files of its folder by path in the sandbox, scripts, and the agent's initial
-    folder.
+    """The build of a task's machine: its files by path in the sandbox, scripts, and the agent's initial folder.
 
     ``refused`` are the reasons why this machine's programs do not suffice; ``file`` is the Dockerfile of an image.
     """

@@ -140,7 +140,7 @@ class TaskTests:
         ]
 
     def _of_script(self, report: Report) -> float:
-        """Return the score that the script wrote, else its tests' score, else 1 for exit code 0."""
+        """Return the score that the script wrote, else its tests' score, else 1 if it exited with 0."""
         if report.exit is None or report.exit < 0 or (report.runs and not self._whole(report)):
             return 0.0
         if not report.outcomes and self._by_pytest:
@@ -154,7 +154,7 @@ class TaskTests:
         return float(report.exit == 0)
 
     def _of_tests(self, report: Report, modules: Sequence[str]) -> float:
-        """Return the tests' own score: 1 if pytest exited with 0 and ran all, or the share that passed."""
+        """Return 1 if all tests ran, none failed and one passed; with ``shares``, the share that passed."""
         if not self._whole(report):
             return 0.0
         lacking = self._unreported(report, modules)

@@ -233,7 +233,7 @@ def _fits(value: Any, accepted: Sequence[Any]) -> bool:
 
 def _same(value: Any, wanted: Any) -> bool:
     """Return True if equal: texts ignoring case, spaces and punctuation, numbers by value, lists in order, tables by
-    entry.
+    key.
     """
     if isinstance(value, bool) or isinstance(wanted, bool):
         return value is wanted
@@ -273,9 +273,7 @@ def _parsed(call: str, tools: Mapping[str, Tool]) -> WantedCall:
 
 @dataclass(slots=True, kw_only=True)
 class BackendWorld:
-    """A user's successive requests, acted on by the package's objects; a second set of objects takes the author's
-    calls.
-    """
+    """A user's successive requests to one set of the package's objects; a second set takes the author's calls."""
 
     requests: list[str]
     gold: list[list[WantedCall]]
@@ -288,9 +286,7 @@ class BackendWorld:
 
     @classmethod
     def of(cls, row: Mapping[str, Any], package: Path, *, long: bool) -> BackendWorld:
-        """Create both sets of objects in the task's initial state; raise EnvFailed if a dependency of the package is
-        missing.
-        """
+        """Create both sets of objects in the task's initial state; raise EnvFailed if a dependency is missing."""
         documented = {tool["name"]: _tool(tool) for name in row["involved_classes"] for tool in _docs(package, name)}
         return cls(
             requests=[turn[0]["content"] for turn in row["question"][1:]],

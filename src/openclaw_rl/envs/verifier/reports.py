@@ -101,7 +101,8 @@ def read_runs(runs: Any) -> tuple[dict[str, str], bool]:
 # That code shares a process with pytest, so it can replace anything that reports there. It cannot predict the answer to
 # an unknown question: each test is copied twice, once with a failure at its end, once with every `==` also evaluated on
 # values that are not equal. A report of "passed" for the first, or an object that equals the second, is forged. If a
-# test of an honest author behaves like this, the audit refuses its task, since the gold solution fails the control too.
+# test of an honest author behaves like this, the audit refuses its task, since its gold solution would count as forged
+# too.
 
 _EQUAL_SUFFIX: Final = "_and_nothing_else"
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)

@@ -52,7 +52,7 @@ class Writer:
         self._pipe = pipe
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        """Write a verdict after the test's own run; a later failure, in teardown, is written as a second verdict."""
+        """Write a verdict for the test's own run, and for a setup or teardown that does not pass."""
         if report.when == "call" or report.outcome != "passed":
             self.write([report.nodeid, self._outcome(report)])
 
