@@ -1,10 +1,9 @@
-"""Loop 2, turns -> outcomes: which turn follows which, which of them may train, and the next state of each.
+"""Loop 2, turns -> outcomes: link each turn to its predecessor, classify it as main or side, read its next state.
 
-loop       reads turns and the ends of sessions, writes outcomes
-lookup     the same for one request at once                         (pure)
+loop       reads turns and session ends, writes outcomes; also places a single request (`ThreadLookup`)
 threads    decides: the conversations in memory                     (pure)
-matching   which remembered turn a history shows                    (pure)
-normalise  what all renderings of a conversation have in common     (pure)
+matching   finds the remembered turn that a history contains        (pure)
+normalise  reduces a conversation's renderings to their common part  (pure)
 classify   main or side                                             (pure)
 """
 

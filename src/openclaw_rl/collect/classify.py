@@ -1,8 +1,8 @@
-"""Main or side, with the reason and how sure it is. Pure.
+"""Classify a turn as main or side, with the reason and a confidence. Pure.
 
 A main turn is part of the conversation, its tool calls included. A side turn is work that a client does beside it:
-titles, summaries, heartbeats, memory flushes, scheduled jobs, sub-agents. What the client declares wins; otherwise the
-first rule that fits decides. In doubt a turn is main: a client that declares nothing must still be learned from.
+titles, summaries, heartbeats, memory flushes, scheduled jobs, sub-agents. The client's declaration has precedence;
+otherwise the first matching rule decides. In doubt a turn is main: turns without a declaration must still train.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from openclaw_rl.types import Kind, Message, Turn
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadContext:
-    """What is known of the thread that a turn belongs to.
+    """The known state of a turn's thread.
 
-    ``parent`` is the kind of the turn it follows, None where it follows none that is known; ``reason`` is that turn's.
-    ``tools`` says that the main turn before it had tools.
+    ``parent`` is the kind of the preceding turn, None if no known turn precedes it; ``reason`` is that turn's reason.
+    ``tools`` is True if the preceding main turn had tools.
     """
 
     parent: Kind | None = None
@@ -30,7 +30,7 @@ class ThreadContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Classification:
-    """The kind of a turn, why, and how sure that is in 0 .. 1."""
+    """A turn's kind, the reason, and the confidence in 0 .. 1."""
 
     kind: Kind
     reason: str
@@ -39,7 +39,7 @@ class Classification:
 
 @dataclass(frozen=True, slots=True)
 class _Features:
-    """A turn with the parts of it that the rules test."""
+    """A turn with the parts that the rules test."""
 
     turn: Turn
     context: ThreadContext
@@ -62,7 +62,7 @@ class _Features:
 
 _Rule = tuple[str, float, Callable[[_Features], bool]]
 
-_HEAD = 400  # where a system prompt says what the call is for; later on it may speak of summaries and titles at will
+_HEAD = 400  # a system prompt states the call's purpose within this length; summaries and titles may occur later
 _TITLE = re.compile(
     r"you are an? [\w -]{0,20}title generator|(?:generate|create|write|suggest|produce|come up with) (?:an? |the )?"
     r"(?:[\w, -]{0,40} )?title (?:for|of|that|based|from|to|summari[sz]ing) (?:this|the|our|a|following|above|my)\b"
@@ -71,13 +71,13 @@ _TITLE = re.compile(
 )
 _SUMMARY = re.compile(
     r"context summari[sz]ation assistant|context checkpoint compaction|detailed prompt for continuing our conversation"
-    # only as an order: a system prompt may well mention that somebody summarises
+    # only as an instruction: a system prompt may well mention summaries
     r"|(?:^|[.!?:>]\s{1,20}|\n\s{0,20}|task is to )(?:please |now )?(?:"
     r"(?:create|write|provide|produce|give) (?:an? |the )?(?:[\w, -]{0,30} )?(?:summary|recap) of "
     r"|(?:summari[sz]e|recap|compact) )(?:the|this|our) (?:conversation|chat|session|dialog|thread)",
     re.IGNORECASE,
 )
-_UTILITY = re.compile(  # OpenClaw's own words, as it sends them
+_UTILITY = re.compile(  # OpenClaw's literal prompts
     r"generate an? (?:concise|very short) (?:session title|topic label) \(|write an activity recap for "
     r"|you write the live status line for |you judge the trajectory of a running ai agent session"
     r"|you are labeling the supplied message|answering an ephemeral /btw side question",
@@ -96,9 +96,9 @@ _FEW_TOKENS = 4  # a reply this short is a label, not conversation
 
 
 def classify(turn: Turn, context: ThreadContext | None = None) -> Classification:
-    """The kind of ``turn``: what was declared, else that of the first fitting rule, else main.
+    """Return the declared kind for ``turn``, else that of the first matching rule, else main.
 
-    A request that the client rewrote is side whoever began it: its words are nobody's.
+    A request that the client rewrote is side even if declared main: its wording is not the user's.
     """
     features = _features(turn, context or ThreadContext())
     if turn.declared is not None and not features.rewritten:
@@ -112,7 +112,7 @@ def classify(turn: Turn, context: ThreadContext | None = None) -> Classification
 
 
 def is_machine_message(text: str) -> bool:
-    """Whether a user message is a client's own: a heartbeat or the notice of a task, not somebody's words."""
+    """Return True if a client wrote this user message: a heartbeat or a task notice, not a person's text."""
     cleaned = clean(text)
     return cleaned.startswith(_HANDED_BACK) or (
         not has_timestamp(text) and bool(_HEARTBEAT.search(text[:500]) or cleaned.startswith(_ANNOUNCED))
@@ -120,7 +120,7 @@ def is_machine_message(text: str) -> bool:
 
 
 def compacted(messages: Sequence[Message]) -> bool:
-    """Whether the history opens with a summary that stands for earlier messages."""
+    """Return True if the history opens with a summary that replaces earlier messages."""
     opening = next((message for message in messages if message.role in ("user", "assistant")), None)
     return opening is not None and bool(_COMPACTED.search(clean(opening.content)[:2000]))
 
@@ -155,11 +155,11 @@ def _features(turn: Turn, context: ThreadContext) -> _Features:
 
 
 _ANNOUNCED = "A background task completed."
-_HANDED_BACK = f"{_ANNOUNCED} Use this result to reply to the user"  # this one OpenClaw stamps like a person's words
+_HANDED_BACK = f"{_ANNOUNCED} Use this result to reply to the user"  # OpenClaw stamps this notice like a typed message
 
 
 def _requests(pattern: re.Pattern[str]) -> Callable[[_Features], bool]:
-    """A call without tools whose system prompt opens so, or that asks for it in words that no human stamped."""
+    """Match a call without tools if ``pattern`` fits its system prompt, or its request without a human's timestamp."""
     return lambda features: (
         not features.tools
         and bool(pattern.search(features.system) or (not features.human and pattern.search(features.request[:2000])))
@@ -183,7 +183,7 @@ _SIDE: tuple[_Rule, ...] = (
     (REWRITTEN, 0.95, lambda f: f.rewritten),
     ("utility call", 0.95, lambda f: _requests(_UTILITY)(f)),
     ("title", 0.9, lambda f: f.opening and not f.tools and _requests(_TITLE)(f)),
-    # A person in a talk may well ask for a summary; a client asks with its own system prompt or without the tools.
+    # A user may ask for a summary in the conversation; a client uses its own system prompt or sends no tools.
     ("summary", 0.9, lambda f: _requests(_SUMMARY)(f) and not (_in_conversation(f) and not f.context.tools)),
     ("tools left out", 0.8, lambda f: f.context.tools and not f.tools and f.last == "user"),
     (

@@ -1,7 +1,7 @@
-"""Loop 2: turns in, outcomes out.
+"""Loop 2: read turns, write outcomes.
 
-One tick reads what is new in the ledger, lets `Threads` decide, and writes the outcomes and both cursors in one
-transaction. Killed anywhere, it starts again from the ledger: what was not settled is read again and decided alike.
+A tick reads new ledger rows, lets `Threads` decide, and writes the outcomes and both cursors in one transaction.
+After a crash at any point it resumes from the ledger: unsettled turns are read again and decided alike.
 """
 
 from __future__ import annotations
@@ -23,51 +23,51 @@ from openclaw_rl.types import Drop, DropReason, ImportRecord, Outcome, SessionEn
 log = logging.getLogger(__name__)
 
 BATCH = 256
-"""turns read at once: what one transaction settles"""
+"""turns read per tick, settled in one transaction"""
 
 
 class OutcomeLedger(Protocol):
-    """What collect needs of the ledger."""
+    """The ledger methods that collect needs."""
 
     def new_turns(self, limit: int) -> Sequence[tuple[int, Turn | UnreadableTurn]]:
-        """Turns after the cursor, oldest first, with their sequence numbers."""
+        """Return turns after the cursor with their sequence numbers, oldest first."""
         ...
 
     def open_turns(self) -> Sequence[tuple[int, Turn | UnreadableTurn]]:
-        """Turns read before and not settled yet, oldest first."""
+        """Return turns that were read before and are not settled yet, oldest first."""
         ...
 
     def new_endings(self, limit: int) -> Sequence[tuple[int, SessionEnd]]:
-        """Sessions declared over, after the cursor, oldest first."""
+        """Return declared session ends after the cursor, oldest first."""
         ...
 
     def recorded(self, turn: str, /) -> ImportRecord | UnreadableTurn | None:
-        """What an imported record says of its turn, None for a turn that was served."""
+        """Return an imported turn's record; None for a turn that was served."""
         ...
 
     def settle(
         self, outcomes: Sequence[Outcome], drops: Sequence[Drop], *, turns_read: int | None, endings_read: int | None
     ) -> None:
-        """Write all of it and move the cursors, in one transaction."""
+        """Write all outcomes and drops and move the cursors, in one transaction."""
         ...
 
 
 @runtime_checkable
 class SettledLedger(Protocol):
-    """A ledger that also gives back what was settled lately, so that a restart knows the threads as before.
+    """A ledger that also returns recently settled turns, so that a restart restores the threads exactly.
 
     Without it a restart still settles every turn once and with the same next state, as long as its history is exact;
-    the name, the parent and the position of threads under way are then found from their open turns alone.
+    the name, the parent and the position of unfinished threads are then derived from their open turns alone.
     """
 
     def settled_turns(self, since: float) -> Sequence[tuple[int, Turn, Outcome]]:
-        """Settled turns with ``turn.at >= since``, oldest first."""
+        """Return settled turns with ``turn.at >= since``, oldest first."""
         ...
 
 
 @dataclass(slots=True)
 class Settlement:
-    """What one tick decided and how far it read."""
+    """The decisions of one tick and the positions it read up to."""
 
     outcomes: list[Outcome] = field(default_factory=list)
     drops: list[Drop] = field(default_factory=list)
@@ -78,11 +78,10 @@ class Settlement:
 
 
 class CollectLoop:
-    """Finds what came after each turn. ``counts`` are the outcomes and drops of this process by kind and reason.
+    """Links each turn to its continuation. ``counts`` holds this process's outcomes and drops by kind and reason.
 
-    A turn that cannot be decoded, or that cannot be placed among the others, is dropped with the reason: placing is a
-    pure function of the ledger, so a second try would fail alike. Memory is then read from the ledger anew, since the
-    failure may have left it half changed.
+    A turn that cannot be decoded or placed is dropped with the reason: placement is a pure function of the ledger, so
+    a retry would fail alike. After a failed placement memory is rebuilt from the ledger, since it may be half changed.
     """
 
     name = "collect"
@@ -108,16 +107,16 @@ class CollectLoop:
 
     @property
     def open(self) -> int:
-        """How many turns wait for what comes next."""
+        """Number of turns that wait for a next state."""
         return self._threads.open if self._threads is not None else 0
 
     async def tick(self) -> int:
-        """Settle what can be settled; how many turns, endings and outcomes moved."""
-        # whatever interrupts this tick, memory starts again from the ledger
+        """Settle every turn that can be settled; return how many turns, endings and outcomes moved."""
+        # If this tick is interrupted, memory is rebuilt from the ledger.
         threads, self._threads = self._threads, None
         if threads is None:
             threads = await asyncio.to_thread(self._remember)
-        # Ends first: a turn that was durable before its session's end was declared is then seen for sure.
+        # Endings first: a turn that was durable before its session's end was declared is then certain to be read.
         endings = await asyncio.to_thread(self.ledger.new_endings, self.batch)
         turns = await asyncio.to_thread(self.ledger.new_turns, self.batch)
         records = await asyncio.to_thread(self._records, turns)
@@ -136,34 +135,34 @@ class CollectLoop:
         return settlement.moved
 
     def _remember(self) -> Threads:
-        """Memory as it was when the cursors were last moved."""
+        """Rebuild memory as it was when the cursors last moved."""
         threads = Threads(idle=self.session_idle, env_idle=self.env_idle, capacity=self.capacity)
         waiting = self.ledger.open_turns()
-        known: list[tuple[int, Turn, Outcome | None]] = [
+        rows: list[tuple[int, Turn, Outcome | None]] = [
             (seq, turn, None) for seq, turn in waiting if not isinstance(turn, UnreadableTurn)
         ]
         self._unfit = [unreadable(turn) for _, turn in waiting if isinstance(turn, UnreadableTurn)]
         if isinstance(self.ledger, SettledLedger):
             read = (turn for _, turn in (*waiting, *self.ledger.new_turns(1)))
             coming = [turn.at for turn in read if not isinstance(turn, UnreadableTurn)]
-            known += self.ledger.settled_turns(min((*coming, self.clock())) - threads.memory)
-        for seq, turn, outcome in sorted(known, key=lambda item: item[0]):
+            rows += self.ledger.settled_turns(min((*coming, self.clock())) - threads.memory)
+        for seq, turn, outcome in sorted(rows, key=lambda item: item[0]):
             if outcome is None or outcome.kind_reason != RECORDED:
                 self._restore(threads, seq, turn, outcome)
         return threads
 
     def _restore(self, threads: Threads, seq: int, turn: Turn, outcome: Outcome | None) -> None:
-        """Remember a turn; one that fails is forgotten if it is settled, and dropped if it is open."""
+        """Remember a turn; if that fails, drop the turn if it is open and skip it if it is settled."""
         try:
             threads.restore(seq, turn, outcome)
-        except Exception as error:  # one turn's content must not keep the others from being remembered
+        except Exception as error:  # a malformed turn must not block the others
             log.warning("collect.failed turn=%s", turn.id, exc_info=True)
             if outcome is None:
                 self._unfit.append(_failed(turn, error))
 
     def _records(self, turns: Sequence[tuple[int, Turn | UnreadableTurn]]) -> dict[str, ImportRecord | UnreadableTurn]:
-        found = ((turn.id, self.ledger.recorded(turn.id)) for _, turn in turns if not isinstance(turn, UnreadableTurn))
-        return {turn: record for turn, record in found if record is not None}
+        pairs = ((turn.id, self.ledger.recorded(turn.id)) for _, turn in turns if not isinstance(turn, UnreadableTurn))
+        return {turn: record for turn, record in pairs if record is not None}
 
     def _decide(
         self,
@@ -172,24 +171,24 @@ class CollectLoop:
         endings: Sequence[tuple[int, SessionEnd]],
         records: dict[str, ImportRecord | UnreadableTurn],
     ) -> Settlement:
-        """Turns and endings in the order of their times; idleness last, once nothing is left to read."""
-        found, coming, now = Settlement(drops=list(self._unfit)), deque(endings), self.clock()
+        """Process turns and endings in time order; expire idle turns last, once all rows are read."""
+        settlement, coming, now = Settlement(drops=list(self._unfit)), deque(endings), self.clock()
         for seq, turn in turns:
             if isinstance(turn, UnreadableTurn):
-                found.turns_read = seq
-                found.drops.append(unreadable(turn))
+                settlement.turns_read = seq
+                settlement.drops.append(unreadable(turn))
                 continue
             while coming and coming[0][1].at < turn.at:
-                self._end(threads, found, coming)
-            self._add(threads, found, seq, turn, records.get(turn.id))
-            if found.stopped:
+                self._end(threads, settlement, coming)
+            self._add(threads, settlement, seq, turn, records.get(turn.id))
+            if settlement.stopped:
                 break
-        if len(turns) < self.batch and not found.stopped:
+        if len(turns) < self.batch and not settlement.stopped:
             while coming:
-                self._end(threads, found, coming)
-            found.outcomes += threads.expire(now)
-        found.moved = len(turns) + len(endings) - len(coming) + len(found.outcomes) + len(self._unfit)
-        return found
+                self._end(threads, settlement, coming)
+            settlement.outcomes += threads.expire(now)
+        settlement.moved = len(turns) + len(endings) - len(coming) + len(settlement.outcomes) + len(self._unfit)
+        return settlement
 
     def _end(self, threads: Threads, found: Settlement, coming: deque[tuple[int, SessionEnd]]) -> None:
         found.endings_read, ending = coming.popleft()
@@ -209,7 +208,7 @@ class CollectLoop:
         else:
             try:
                 found.outcomes += threads.add(seq, turn)
-            except Exception as error:  # whatever a client sent must not keep the others from being settled
+            except Exception as error:  # a malformed turn must not block the others
                 log.warning("collect.failed turn=%s", turn.id, exc_info=True)
                 found.drops.append(_failed(turn, error))
                 found.stopped = True
@@ -225,7 +224,7 @@ RECORDED: Final = "recorded"
 
 
 def unreadable(found: UnreadableTurn) -> Drop:
-    """The drop of a turn whose row is damaged."""
+    """Return the drop record for a turn whose row is damaged."""
     return Drop(turn=found.turn, stage="collect", reason="unreadable", detail=found.why)
 
 
@@ -235,7 +234,7 @@ def _failed(turn: Turn, error: Exception) -> Drop:
 
 
 def from_record(record: ImportRecord, *, at: float) -> Outcome:
-    """The outcome of an imported turn: all of it was recorded, nothing is derived."""
+    """Convert an imported turn's record to its outcome; every field was recorded, none is derived."""
     return Outcome(
         turn=record.turn,
         session=record.session,
@@ -249,24 +248,24 @@ def from_record(record: ImportRecord, *, at: float) -> Outcome:
 
 
 def _why_empty(turn: Turn) -> tuple[DropReason, str]:
-    """Why a turn has no reply tokens: they were redacted, or none was sampled."""
+    """Return the drop reason for a turn without reply tokens: they were redacted, or none was sampled."""
     if "redacted" in turn.completion.flaws:
         return "redacted", "it holds something that must not be kept, so its tokens were not; serve.redact"
     return "empty reply", f"finish {turn.completion.finish}"
 
 
-# Where a request stands among turns, for whoever cannot wait for the loop.
+# Placement of a single request, without waiting for the loop.
 
 
 class ThreadLookup:
-    """Reads conversations as the loop does, from what it is given alone."""
+    """Places requests in conversations as the loop does, using only the turns passed to it."""
 
     def words(self, text: str) -> str:
-        """A user's text without the envelopes that clients put around it."""
+        """Return a user's text without the envelopes that clients add."""
         return clean(text)
 
     def place(self, request: Turn, known: Sequence[Turn]) -> Placement:
-        """Where ``request`` stands among turns that are known, oldest first."""
+        """Return the placement of ``request`` among ``known`` turns, oldest first."""
         threads = Threads(idle=math.inf)
         for seq, turn in enumerate(known):
             threads.restore(seq, turn, None)

@@ -1,9 +1,9 @@
-"""Which remembered turn a history shows. Pure.
+"""Find the remembered turn that a history contains. Pure.
 
-A history shows a turn *exactly* when its path up to a reply is the turn's own path. Where a client dropped its oldest
-messages, pruned results, lost a broken exchange or put a summary in their place, the reply and what it answers must
-still be there, everything kept before them must come from the turn's own past, and no other turn may end alike: then
-the turn *explains* the history.
+A history contains a turn *exactly* when its path up to a reply equals the turn's path. After a client dropped its
+oldest messages, pruned results, lost a broken exchange or replaced them by a summary, a turn still *explains* the
+history under three conditions: the reply and the message that it answers are present, all remaining earlier messages
+occur in the turn's past, and no other turn ends alike.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from openclaw_rl.collect.normalise import ATOM, CALL, TEXT, PromptPath, reply_pa
 from openclaw_rl.types import Kind, Message
 
 WEIGHT = 24
-"""characters that the last exchange must have to be known from others without a name"""
+"""minimum characters in the last exchange that identify a turn without a conversation name"""
 JOINTS = 64
-"""lines of a message after which another reply may begin"""
+"""lines of a message after which a joined reply may begin"""
 MOST_ALIKE = 256
-"""how many turns with one reply are compared before all of them count as alike"""
+"""maximum turns with one reply that are compared; beyond it the match is ambiguous"""
 
 
 @dataclass(slots=True, eq=False)
 class Thread:
-    """A conversation in memory: its name, its turns that wait for what comes next, and how far its main line got."""
+    """A conversation in memory: its name, its open turns, and the position of its main line."""
 
     user: str
     name: str
@@ -39,7 +39,7 @@ class Thread:
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """A turn in memory: no text, only its path. ``reply`` and ``run`` are offsets into it, in bytes."""
+    """A turn in memory, as a path without text. ``reply`` and ``run`` are byte offsets into the path."""
 
     turn: str
     seq: int
@@ -62,28 +62,28 @@ class Entry:
 
     @property
     def request(self) -> bytes:
-        """The path of the request."""
+        """The request's path."""
         return self.path[: self.reply]
 
     @property
     def reply_atoms(self) -> bytes:
-        """The path of the reply alone."""
+        """The reply's path."""
         return self.path[self.reply :]
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryQuery:
-    """A request as it is matched: its user, its conversation if that is known, and its path."""
+    """A request prepared for matching: its user, its conversation if known, and its path."""
 
     user: str
     base: str | None
     prompt: PromptPath
     keys: Mapping[int, bytes]
-    """by the atom at which a reply ends: the key of the path so far"""
+    """path key by the atom count at which a reply ends"""
 
     @classmethod
     def of(cls, user: str, base: str | None, prompt: PromptPath) -> HistoryQuery:
-        """One pass over the path gives the key of every reply in it."""
+        """Compute the key for every reply in one pass over the path."""
         keys: dict[int, bytes] = {}
         running, begin = _hasher(user), 0
         for end in prompt.ends:
@@ -93,18 +93,18 @@ class HistoryQuery:
         return cls(user, base, prompt, keys)
 
     def history(self, end: int) -> bytes:
-        """The path up to and with the reply that ends at atom ``end``."""
+        """Return the path up to and including the reply that ends at atom ``end``."""
         return self.prompt.path[: end * ATOM]
 
     def weight(self, end: int) -> int:
-        """How many characters the exchange has that ends at atom ``end``."""
+        """Return the character count for the exchange that ends at atom ``end``."""
         path = self.history(end)
         return sum(self.prompt.sizes[run_start(path, reply_start(path)) // ATOM : end])
 
 
 @dataclass(slots=True)
 class TurnIndex:
-    """Entries by what they show: their whole path, their request, their tail (the reply and the atom before it)."""
+    """Entries by their whole path, by their request, and by their tail (the reply and the atom before it)."""
 
     paths: dict[bytes, list[Entry]] = field(default_factory=dict)
     requests: dict[bytes, list[Entry]] = field(default_factory=dict)
@@ -116,21 +116,21 @@ class TurnIndex:
 
     def remove(self, entry: Entry) -> None:
         for table, key in self._keys(entry):
-            kept = table[key]
-            kept.remove(entry)
-            if not kept:
+            entries = table[key]
+            entries.remove(entry)
+            if not entries:
                 del table[key]
 
     def by_path(self, key: bytes) -> Sequence[Entry]:
-        """Turns whose prompt and reply have this key."""
+        """Return turns whose prompt and reply have this key."""
         return self.paths.get(key, ())
 
     def by_request(self, user: str, path: bytes) -> Sequence[Entry]:
-        """Turns whose prompt is this path."""
+        """Return turns whose prompt has this path."""
         return self.requests.get(key_of(user, path), ())
 
     def by_tail(self, user: str, tail: bytes) -> Sequence[Entry]:
-        """Turns with this tail."""
+        """Return turns with this tail."""
         return self.tails.get(key_of(user, tail), ())
 
     def _keys(self, entry: Entry) -> Iterator[tuple[dict[bytes, list[Entry]], bytes]]:
@@ -142,30 +142,30 @@ class TurnIndex:
 
 
 class AmbiguousMatch(Exception):
-    """Several turns show equally well, and they are not interchangeable. No failure: an answer."""
+    """Raised if several turns match equally well and are not interchangeable; callers treat it as a result."""
 
 
 def key_of(user: str, path: bytes) -> bytes:
-    """A key for a path of one user."""
+    """Return the key for a user's path."""
     running = _hasher(user)
     running.update(path)
     return running.digest()
 
 
 def match(index: TurnIndex, query: HistoryQuery, end: int) -> Entry | None:
-    """The turn whose reply ends at atom ``end`` of this history, None when none is known; may raise `AmbiguousMatch`.
+    """Return the turn whose reply ends at atom ``end`` in this history, None if unknown; may raise `AmbiguousMatch`.
 
-    Conversations are joined by content only within one name, or where neither has a name.
+    Conversations are joined by content only within one name, or if neither has a name.
     """
     history = query.history(end)
     tail = tail_of(history, reply_start(history))
     exact = [entry for entry in index.by_path(query.keys[end]) if entry.thread.base == query.base]
     alike = [entry for entry in index.by_tail(query.user, tail) if entry.thread.base == query.base]
-    others = [entry for entry in alike if entry.path != history]
-    if len(others) > MOST_ALIKE:
+    variants = [entry for entry in alike if entry.path != history]
+    if len(variants) > MOST_ALIKE:
         raise AmbiguousMatch
     if exact:
-        if any(_left_over(history, entry.path) == 0 for entry in others):
+        if any(_left_over(history, entry.path) == 0 for entry in variants):
             raise AmbiguousMatch
         return _choose(exact, query)
     if not alike or (query.base is None and query.weight(end) < WEIGHT):
@@ -176,9 +176,9 @@ def match(index: TurnIndex, query: HistoryQuery, end: int) -> Entry | None:
 
 
 def match_joined(index: TurnIndex, query: HistoryQuery, end: int, text: str) -> Entry | None:
-    """The main turn whose reply opens the history's last message, None when none is known; may raise `AmbiguousMatch`.
+    """Return the main turn whose reply opens the history's last message, None if unknown; may raise `AmbiguousMatch`.
 
-    Where OpenClaw leaves a machine's message out of a history, it joins the replies before and after it by a newline.
+    OpenClaw omits a machine's message from a history and joins the replies before and after it by a newline.
     """
     history = query.history(end)
     reply = reply_start(history)
@@ -187,38 +187,38 @@ def match_joined(index: TurnIndex, query: HistoryQuery, end: int, text: str) -> 
     lines = text.split("\n")
     for cut in range(min(len(lines) - 1, JOINTS), 0, -1):
         path = history[:reply] + reply_path(Message(role="assistant", content="\n".join(lines[:cut])))
-        shown = index.by_path(key_of(query.user, path))
-        found = [entry for entry in shown if entry.thread.base == query.base and entry.kind == "main"]
-        if found:
-            return _choose(found, query)
+        candidates = index.by_path(key_of(query.user, path))
+        entries = [entry for entry in candidates if entry.thread.base == query.base and entry.kind == "main"]
+        if entries:
+            return _choose(entries, query)
     return None
 
 
 def explains(history: bytes, entry: Entry) -> bool:
-    """Whether ``history`` can be what a client made of the entry's past: messages lost, or a summary in their place."""
-    left = _left_over(history, entry.path)
-    if any(atom[0] in (TEXT, CALL) for atom in skeleton(history)[:left]):
+    """Check if ``history`` can derive from the entry's past, with messages lost or replaced by a summary."""
+    unmatched = _left_over(history, entry.path)
+    if any(atom[0] in (TEXT, CALL) for atom in skeleton(history)[:unmatched]):
         return False
-    # A history that fits into the entry's own prompt may end in an earlier reply with the same words.
+    # A history that fits into the entry's prompt may end in an earlier reply with equal text.
     return _left_over(history, entry.request) > 0
 
 
 def tail_of(path: bytes, reply: int) -> bytes:
-    """The reply that begins at ``reply`` and the last atom before it."""
+    """Return the reply that begins at ``reply`` and the last atom before it."""
     return path[max(0, reply - ATOM) :]
 
 
 def _left_over(history: bytes, path: bytes) -> int:
-    """How many atoms at the head of a history are left over when its tail is found in ``path``, in order.
+    """Count the atoms at a history's head that remain once its tail is matched in ``path``, in order.
 
     Tool results do not count: clients prune old ones.
     """
-    wanted = skeleton(history)
-    left = len(wanted)
+    target = skeleton(history)
+    remaining = len(target)
     for atom in reversed(skeleton(path)):
-        if left and wanted[left - 1] == atom:
-            left -= 1
-    return left
+        if remaining and target[remaining - 1] == atom:
+            remaining -= 1
+    return remaining
 
 
 @lru_cache(maxsize=4096)
@@ -231,9 +231,9 @@ def _hasher(user: str) -> blake2b:
 
 
 def _choose(twins: Sequence[Entry], query: HistoryQuery) -> Entry:
-    """One of several turns with the same path, by their context.
+    """Choose one of several turns with equal paths by their context.
 
-    Turns that are alike in that too are interchangeable; the latest that nobody answered yet is taken.
+    Turns with equal context are interchangeable; the latest unanswered turn is returned.
     """
     near = [entry for entry in twins if entry.context == query.prompt.context]
     if not near and len({entry.context for entry in twins}) > 1:

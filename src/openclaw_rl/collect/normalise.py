@@ -1,9 +1,9 @@
-"""What all renderings of one conversation have in common. Pure.
+"""Reduce all renderings of one conversation to their common content. Pure.
 
-Clients do not send a history back as it was: clocks and envelopes come and go, reasoning is stripped, arguments are
-written anew, ids are mangled, neighbouring user messages are joined. `prompt_path` turns a prompt into a *path* of
-atoms that such changes leave alone: one atom of 8 bytes per line of a user, per text and per call of the assistant and
-per tool result. The first byte is the role, the others are a digest. System prompts have no atoms.
+Clients do not return a history unchanged: timestamps and envelopes vary, reasoning is stripped, arguments are
+re-serialised, ids are mangled, neighbouring user messages are joined. `prompt_path` maps a prompt to a *path*: atoms
+that such changes leave alone, with 8 bytes per user line, per assistant text and call, and per tool result. The first
+byte is the role, the other bytes are a digest. System prompts have no atoms.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from hashlib import blake2b
 from openclaw_rl.types import Message, Tool, ToolCall, canonical
 
 ATOM = 8
-"""bytes of one atom"""
+"""bytes per atom"""
 USER, IMAGE, TEXT, CALL, RESULT = (ord(letter) for letter in "uiact")
 _REPLY = (TEXT, CALL)
-_MANY_LINES = 400  # a longer text is one atom: a pasted file is not worth a digest per line
+_MANY_LINES = 400  # a longer text is one atom: a pasted file needs no digest per line
 
 _DAY = r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*"
 _CLOCK = r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(?::\d\d)?(?:\.\d+)?(?: ?[A-Za-z0-9+:/_-]{1,20})?"
 _STAMP = re.compile(rf"^\[{_DAY} {_CLOCK}\] ?", re.MULTILINE)
 _ANY_STAMP = re.compile(rf"\[(?:[^\[\]\n]{{1,80}} )?{_CLOCK}\] ?")
 _RUNTIME = re.compile(r"(?:^|\n\n?)Runtime: agent=[^\n]* \| [^\n]*(?=\n|\Z)")
-_REQUEUED = re.compile(  # how OpenClaw sends a person's words again after a call that failed
+_REQUEUED = re.compile(  # OpenClaw's envelope around a user message that it resends after a failed call
     r"\A\[Queued user message from a previous active turn[^\]\n]*\]\n(.*?)"
     r"(?:\n\nContinue the current task from [^\n]*)?\Z",
     re.DOTALL,
 )
-_RESUMED = re.compile(  # what OpenClaw adds to them when it goes on after its gateway was restarted
+_RESUMED = re.compile(  # the note that OpenClaw adds when it resumes after a gateway restart
     r"(?:^|\n)\[System\] Your previous turn was interrupted by a gateway restart\b[^\n]*", re.MULTILINE
 )
 _BLOCKS = (
@@ -45,7 +45,7 @@ _THINK_OPENED_BY_TEMPLATE = re.compile(r"\A(?:(?!<think>).)*?</think>", re.DOTAL
 
 @dataclass(frozen=True, slots=True)
 class RuntimeLine:
-    """OpenClaw's Runtime line: the session's key and id, either empty where it is missing."""
+    """OpenClaw's Runtime line: the session's key and id, each empty if missing."""
 
     key: str
     session: str
@@ -53,10 +53,10 @@ class RuntimeLine:
 
 @dataclass(frozen=True, slots=True)
 class PromptPath:
-    """A prompt as a path. ``owners[n]`` is the message that atom n came from, ``sizes[n]`` how many characters it had.
+    """A prompt as a path. ``owners[n]`` is the message index for atom n, ``sizes[n]`` its character count.
 
-    ``ends`` are the atom counts at which a reply ends, shallowest first. ``context`` is a digest of the tools and the
-    system prompts without their digits, fit to break a tie and no more.
+    ``ends`` are the atom counts at which a reply ends, shallowest first. ``context`` is a digest over the tools and
+    the system prompts without their digits; it serves only to break ties.
     """
 
     path: bytes
@@ -67,12 +67,12 @@ class PromptPath:
 
 
 def fold(text: str) -> str:
-    """The text with every run of white space as one space."""
+    """Collapse every run of white space to one space."""
     return " ".join(text.split())
 
 
 def clean(text: str) -> str:
-    """A user's text without the envelopes that clients put around it: time stamps, Runtime lines, injected blocks."""
+    """Return a user's text without client envelopes: timestamps, Runtime lines, injected blocks."""
     for begin, end in _BLOCKS:
         if begin in text:
             text = _without(text, begin, end)
@@ -85,17 +85,17 @@ def clean(text: str) -> str:
 
 
 def requeued(text: str) -> bool:
-    """Whether a user's text is one that OpenClaw rewrote after a call that failed or was interrupted."""
+    """Return True if OpenClaw rewrote this user text after a failed or interrupted call."""
     return bool(_REQUEUED.match(_ANY_STAMP.sub("", text.strip(), count=1)) or _RESUMED.search(text))
 
 
 def has_timestamp(text: str) -> bool:
-    """Whether a client put a clock before the text, as OpenClaw does for what a human typed."""
+    """Return True if a client put a timestamp before the text, as OpenClaw does for typed messages."""
     return _ANY_STAMP.match(text.lstrip()) is not None
 
 
 def without_reasoning(text: str) -> str:
-    """An assistant's text without its reasoning, and without a clock at its head, which a client may take away."""
+    """Return an assistant's text without its reasoning and without a leading timestamp, which a client may remove."""
     if "think>" in text:
         text = _THINK.sub("", _THINK_OPENED_BY_TEMPLATE.sub("", text))
     text = text.lstrip()
@@ -103,7 +103,7 @@ def without_reasoning(text: str) -> str:
 
 
 def without_envelope(message: Message) -> Message | None:
-    """The message as feedback: a user's text without envelopes; None where nothing is left."""
+    """Return the message as feedback, a user's text without envelopes; None if nothing remains."""
     if message.role != "user":
         return message
     text = clean(message.content)
@@ -113,18 +113,18 @@ def without_envelope(message: Message) -> Message | None:
 
 
 def runtime_line(messages: Sequence[Message]) -> RuntimeLine | None:
-    """The first Runtime line a user message carries, None without one."""
+    """Return the first Runtime line in a user message, None without one."""
     for message in messages:
         if message.role == "user" and "Runtime: agent=" in message.content:
-            found = _RUNTIME.search(message.content)
-            if found:
-                parts = dict(part.strip().partition("=")[::2] for part in found.group().split("|"))
+            line = _RUNTIME.search(message.content)
+            if line:
+                parts = dict(part.strip().partition("=")[::2] for part in line.group().split("|"))
                 return RuntimeLine(parts.get("session", ""), parts.get("sessionId", ""))
     return None
 
 
 def call_text(call: ToolCall) -> str:
-    """A call by name and arguments, however the arguments were written; ids do not count."""
+    """Return a call as its name and normalised arguments; ids do not count."""
     try:
         arguments = canonical(json.loads(call.arguments)) if call.arguments.strip() else "{}"
     except (ValueError, RecursionError):
@@ -133,7 +133,7 @@ def call_text(call: ToolCall) -> str:
 
 
 def atoms(message: Message) -> list[tuple[bytes, int]]:
-    """The atoms of one message with their sizes; none for a system prompt or an empty message."""
+    """Return a message's atoms with their sizes; empty for a system prompt or an empty message."""
     if message.role == "system":
         return []
     if message.role == "assistant":
@@ -147,7 +147,7 @@ def atoms(message: Message) -> list[tuple[bytes, int]]:
 
 
 def prompt_path(messages: Sequence[Message], tools: Sequence[Tool] = ()) -> PromptPath:
-    """The path of a prompt: equal for equal conversations, whatever a client did to their rendering."""
+    """Return a prompt's path: equal for equal conversations, however a client renders them."""
     path = bytearray()
     owners: list[int] = []
     sizes: list[int] = []
@@ -170,12 +170,12 @@ def prompt_path(messages: Sequence[Message], tools: Sequence[Tool] = ()) -> Prom
 
 
 def reply_path(reply: Message) -> bytes:
-    """The atoms of a reply, empty for one without text and calls."""
+    """Return a reply's atoms; empty for a reply without text and calls."""
     return b"".join(atom for atom, _ in atoms(reply))
 
 
 def reply_start(path: bytes) -> int:
-    """Where, in bytes, the reply begins with which ``path`` ends."""
+    """Return the byte offset at which the reply at the end of ``path`` begins."""
     at = len(path)
     while at and path[at - ATOM] in _REPLY:
         at -= ATOM
@@ -183,7 +183,7 @@ def reply_start(path: bytes) -> int:
 
 
 def run_start(path: bytes, reply: int) -> int:
-    """Where, in bytes, the run of user lines and tool results begins that the reply at ``reply`` answers."""
+    """Return the byte offset at which the user lines and tool results begin that the reply at ``reply`` answers."""
     at = reply
     while at and path[at - ATOM] not in _REPLY:
         at -= ATOM
@@ -191,7 +191,7 @@ def run_start(path: bytes, reply: int) -> int:
 
 
 def skeleton(path: bytes) -> list[bytes]:
-    """The atoms of a path without tool results, which clients prune from old history."""
+    """Return a path's atoms without tool results, which clients prune from old history."""
     return [path[at : at + ATOM] for at in range(0, len(path), ATOM) if path[at] != RESULT]
 
 
@@ -199,19 +199,19 @@ _NO_DIGITS = {ord(digit): None for digit in "0123456789"}
 
 
 def _without(text: str, begin: str, end: str) -> str:
-    """The text without its blocks; one that is never closed is somebody's words."""
-    kept, at = [], 0
+    """Return the text without its blocks; an unclosed block counts as the user's text."""
+    pieces, at = [], 0
     while (start := text.find(begin, at)) >= 0 and (stop := text.find(end, start)) >= 0:
-        kept.append(text[at:start])
+        pieces.append(text[at:start])
         at = stop + len(end)
-    return "".join((*kept, text[at:]))
+    return "".join((*pieces, text[at:]))
 
 
 def _lines(text: str) -> list[str]:
     lines = text.split("\n")
     if len(lines) > _MANY_LINES:
         return [fold(text)]
-    # A message that a client joined to its neighbour carries its stamp in the middle of the text.
+    # A message that a client joined to its neighbour has its timestamp in the middle of the text.
     folded = (fold(_ANY_STAMP.sub("", line, count=1) if line.startswith("[") else line) for line in lines)
     return [line for line in folded if line]
 

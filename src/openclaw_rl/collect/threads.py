@@ -1,20 +1,19 @@
-"""Which turn follows which, and the next state of each: pure, in memory, bounded.
+"""Link each turn to its predecessor and derive its next state: pure, in memory, bounded.
 
-`Threads` is given every turn in the order of the ledger and answers with the outcomes that this settles. What it
-promises:
+`Threads` takes every turn in ledger order and returns the outcomes that this settles. It guarantees:
 
-- a request continues the turn whose reply its history shows, known by content (see `normalise`, `matching`); a named
-  conversation (a declared session, or the one that OpenClaw's Runtime line names) is never joined to another one;
-- the next state of a turn is what stands in a later request after its reply and before the next one, never a part of
-  its own prompt; a side call settles nothing, and its exchange is skipped where a history keeps it;
-- where several turns would do, none is taken, with one exception: turns of unnamed conversations that are alike in
-  prompt, reply, system prompt, tools and user are interchangeable, and the latest one still unanswered is taken;
-- every turn gets exactly one outcome: at once when it is a side call or declares its session done, with the first
+- a request continues the turn whose reply its history contains, matched by content (see `normalise`, `matching`); a
+  named conversation (a declared session, or the one in OpenClaw's Runtime line) is never joined to another one;
+- a turn's next state is the content between its reply and the next reply in a later request, never a part of its own
+  prompt; a side call settles nothing, and its exchange is skipped in a history that contains it;
+- if several turns match, none is chosen, with one exception: turns in unnamed conversations that are equal in prompt,
+  reply, system prompt, tools and user are interchangeable, and the latest unanswered turn is chosen;
+- every turn gets exactly one outcome: at once if it is a side call or declares its session done, with the first
   continuation, or when its conversation is over (`ENDINGS`);
 - the outcomes depend on the turns and endings alone, not on when or how often the process was started, as far as
-  `restore` is given what was settled within `memory` seconds.
+  `restore` receives the turns settled within `memory` seconds.
 
-A turn leaves memory ``memory`` seconds after it was answered or sooner when there are more than ``capacity``.
+A settled turn leaves memory ``memory`` seconds after it was answered; older turns leave sooner beyond ``capacity``.
 """
 
 from __future__ import annotations
@@ -49,14 +48,14 @@ ENDINGS: Mapping[Ended, str] = {
     "side": "side calls are not waited for",
     "evicted": "too many turns were open at once",
 }
-"""why nothing more will come, as `Outcome.ended` says it"""
+"""reasons why a turn gets no continuation, by `Outcome.ended`"""
 
 CAPACITY = 50_000
-"""turns kept in memory, about 100 MiB; the oldest leave first and are read again if needed"""
+"""maximum turns in memory, about 100 MiB; the oldest leave first and are read again if needed"""
 REGENERATED_AFTER = 1.0
-"""seconds between two equal requests from which on the second is a person's request, not a parallel call"""
+"""minimum seconds between two equal requests for the second to count as a person's, not as a parallel call"""
 REGENERATED_WITHIN = 300.0
-"""seconds within which a request without a past, sent again in one session, asks for another reply"""
+"""maximum seconds between equal requests without a past, in one session, for the second to ask for another reply"""
 
 _UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _EPOCH = re.compile(rf"({_UUID}):(\d+)", re.IGNORECASE)
@@ -64,7 +63,7 @@ _EPOCH = re.compile(rf"({_UUID}):(\d+)", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class ConversationName:
-    """A conversation as it is named: ``base`` stays over compactions and resets, ``epoch`` counts them."""
+    """A conversation's name: ``base`` persists over compactions and resets, ``epoch`` counts them."""
 
     full: str
     base: str
@@ -73,11 +72,10 @@ class ConversationName:
 
 @dataclass(frozen=True, slots=True)
 class HistoryMatch:
-    """The past that a history shows: the nearest known main turn, and the messages ``begin .. stop`` after its reply.
+    """The past in a history: the nearest known main turn, and the messages ``begin .. stop`` after its reply.
 
-    ``direct`` is False when replies that nobody knows stand between that turn and the request. ``side`` is the kind
-    reason of a side turn that the request directly follows. ``thread`` is the conversation if no turn is shown but it
-    is known all the same.
+    ``direct`` is False if unknown replies separate that turn from the request. ``side`` is the kind reason for a side
+    turn that the request directly follows. ``thread`` is the conversation, known in some cases without a turn.
     """
 
     entry: Entry | None = None
@@ -89,9 +87,9 @@ class HistoryMatch:
 
 
 def conversation_name(turn: Turn) -> ConversationName | None:
-    """The conversation that a turn names, None when it names none.
+    """Return the name of a turn's conversation, None if it has none.
 
-    ``<uuid>:<number>`` is OpenClaw's session id with its epoch; other declared names are taken as they are.
+    ``<uuid>:<number>`` is OpenClaw's session id with its epoch; other declared names are used unchanged.
     """
     session = turn.session
     if session is None:
@@ -104,12 +102,12 @@ def conversation_name(turn: Turn) -> ConversationName | None:
 
 
 class Threads:
-    """The open turns of all users and how they hang together."""
+    """The open turns of all users and the links between them."""
 
     def __init__(
         self, *, idle: float, env_idle: float | None = None, memory: float | None = None, capacity: int = CAPACITY
     ) -> None:
-        """``idle`` seconds of silence end a session, ``env_idle`` one of an environment (None: as many)."""
+        """Set the limits: ``idle`` seconds of silence end a session, ``env_idle`` an environment's (None: ``idle``)."""
         self.idle = idle
         self.env_idle = idle if env_idle is None else min(env_idle, idle)
         self.memory = max(idle, memory if memory is not None else 2 * idle)
@@ -122,16 +120,16 @@ class Threads:
         self._old: list[tuple[float, int, Entry]] = []
 
     def __len__(self) -> int:
-        """How many turns are remembered, settled ones included."""
+        """Number of remembered turns, settled ones included."""
         return len(self._entries)
 
     @property
     def open(self) -> int:
-        """How many turns wait for what comes next."""
+        """Number of turns that wait for a next state."""
         return sum(len(thread.open) for thread in self._threads.values())
 
     def add(self, seq: int, turn: Turn) -> list[Outcome]:
-        """Take in the next turn; the outcomes that it settles, its own among them when nothing can follow."""
+        """Add the next turn; return the outcomes that it settles, including its own if nothing can follow."""
         settled = self.expire(turn.at)
         past, entry = self._place(seq, turn)
         settled += self._continue(past, entry, turn)
@@ -142,7 +140,7 @@ class Threads:
         return settled + self._make_room(turn.at)
 
     def restore(self, seq: int, turn: Turn, outcome: Outcome | None) -> None:
-        """Remember a turn that was read before, with its outcome where it has one. Oldest first, nothing is settled."""
+        """Remember a turn that was read before, with its outcome if it has one. Oldest first; nothing is settled."""
         self._forget_older(turn.at - self.memory)
         past, entry = self._place(seq, turn, known=outcome)
         parent = past.entry
@@ -153,12 +151,12 @@ class Threads:
             parent.answered = True
 
     def placement(self, seq: int, turn: Turn) -> Placement:
-        """Where a request stands; the turn is remembered from then on, so ask this of a memory that is thrown away."""
+        """Return a request's placement. This adds the turn to memory, so call it on a disposable instance."""
         _, entry = self._place(seq, turn)
         return Placement(kind=entry.kind, before=entry.parent.turn if entry.parent else None)
 
     def end(self, ending: SessionEnd) -> list[Outcome]:
-        """A session was declared over: its turns up to then wait no longer."""
+        """Close a session that was declared over: its turns up to then stop waiting."""
         names = {ending.session, *self._bases.get((ending.user, ending.session), ())}
         threads = (self._threads.get((ending.user, name)) for name in sorted(names))
         return [
@@ -169,7 +167,7 @@ class Threads:
         ]
 
     def expire(self, now: float) -> list[Outcome]:
-        """End what has waited for as long as it may, forget what is older than ``memory`` seconds."""
+        """Close turns that waited for their full time; forget settled turns older than ``memory`` seconds."""
         settled: list[Outcome] = []
         while self._due and self._due[0][0] < now:
             due, _, entry = heapq.heappop(self._due)
@@ -201,7 +199,7 @@ class Threads:
             after = owners[end - 1] + 1 if begin < 0 else begin
             if entry is not None and entry.kind == "main":
                 return HistoryMatch(entry, after, stop, direct, side, entry.thread)
-            if entry is not None and entry.reason == REWRITTEN:  # a later history has it as it was sent
+            if entry is not None and entry.reason == REWRITTEN:  # a later history contains the original message
                 stop, begin, direct = owners[first], -1, False
                 continue
             if entry is not None or _by_machine(messages, owners[first]):
@@ -211,7 +209,7 @@ class Threads:
                 continue
             requests = self._index.by_request(query.user, query.history(first))
             requested = [e for e in requests if e.thread.base == query.base]
-            if requested:  # the reply to a known request was rewritten: what came before is settled already
+            if requested:  # the reply to a known request was rewritten: earlier turns are settled already
                 return HistoryMatch(thread=next((e.thread for e in reversed(requested) if e.parent), None))
             stop, begin, direct = owners[first], -1, False
         return HistoryMatch(side=side, thread=thread)
@@ -235,16 +233,16 @@ class Threads:
         self, seq: int, turn: Turn, prompt: PromptPath, past: HistoryMatch, thread: Thread, known: Outcome | None
     ) -> Entry:
         path = prompt.path + reply_path(turn.completion.reply)
-        found = classify(turn, _context(past))
+        classification = classify(turn, _context(past))
         reply = reply_start(path) if len(path) > len(prompt.path) else len(path)
         return Entry(
             turn=turn.id,
             seq=seq,
             at=turn.at,
             thread=thread,
-            kind=known.kind if known else found.kind,
-            reason=known.kind_reason if known else found.reason,
-            confidence=known.confidence if known else found.confidence,
+            kind=known.kind if known else classification.kind,
+            reason=known.kind_reason if known else classification.reason,
+            confidence=known.confidence if known else classification.confidence,
             index=known.index if known else self._position(turn, prompt, past, thread),
             path=path,
             reply=reply,
@@ -257,7 +255,7 @@ class Threads:
         )
 
     def _position(self, turn: Turn, prompt: PromptPath, past: HistoryMatch, thread: Thread) -> int:
-        """One after its parent; without one, as many replies as its history has, or on from before a compaction."""
+        """Return the parent's position plus one; else the history's reply count, or the thread's next index once compacted."""
         if past.entry is not None and past.direct:
             return past.entry.index + 1
         if past.entry is None and thread.size and compacted(turn.prompt.messages):
@@ -265,7 +263,7 @@ class Threads:
         return len(prompt.ends)
 
     def _continue(self, past: HistoryMatch, entry: Entry, turn: Turn) -> list[Outcome]:
-        """Settle what a request shows of the turns before it: a main turn's, or a person's words sent again."""
+        """Settle the earlier turns that a main turn, or a resent user message, contains in its history."""
         if not _speaks(entry):
             return []
         settled: list[Outcome] = []
@@ -284,25 +282,25 @@ class Threads:
         return tuple(message for message in after if message is not None)
 
     def _abandon(self, chosen: Entry, at: float) -> list[Outcome]:
-        """Other replies to the same request wait in vain once one of them was answered."""
+        """Close other replies to the same request once one was answered."""
         alike = self._index.by_request(chosen.thread.user, chosen.request)
-        others = [e for e in alike if e is not chosen and e.thread is chosen.thread and not e.settled]
-        return [outcome for entry in others for outcome in self._close(entry, "superseded", at)]
+        siblings = [e for e in alike if e is not chosen and e.thread is chosen.thread and not e.settled]
+        return [outcome for entry in siblings for outcome in self._close(entry, "superseded", at)]
 
     def _compact(self, past: HistoryMatch, entry: Entry, turn: Turn) -> list[Outcome]:
-        """End the turns that a new epoch or a summary left behind."""
+        """Close the turns that a new epoch or a summary replaced."""
         summary = compacted(turn.prompt.messages)
         why: Ended = "compacted" if summary else "superseded"
         waiting = [e for thread in self._earlier(entry.thread) for e in thread.open.values() if e.seq < entry.seq]
-        if past.thread is None and summary:  # of several conversations of one name the latest was cut short
+        if past.thread is None and summary:  # among several conversations with one name the latest was cut short
             waiting += [e for e in entry.thread.open.values() if e is not entry and e.kind == "main"][-1:]
         return [outcome for e in waiting for outcome in self._close(e, why, turn.at)]
 
     def _earlier(self, thread: Thread) -> Iterable[Thread]:
-        """The same conversation in its earlier epochs."""
+        """Return the same conversation's earlier epochs."""
         epochs = self._bases.get((thread.user, thread.base), {}) if thread.base is not None else {}
-        mine = epochs.get(thread.name, -1)
-        return [self._threads[thread.user, name] for name, epoch in epochs.items() if -1 < epoch < mine]
+        current = epochs.get(thread.name, -1)
+        return [self._threads[thread.user, name] for name, epoch in epochs.items() if -1 < epoch < current]
 
     def _close_all(self, thread: Thread, why: Ended, at: float, until: float | None = None) -> list[Outcome]:
         waiting = [entry for entry in thread.open.values() if until is None or entry.at <= until]
@@ -316,7 +314,7 @@ class Threads:
         return [self._outcome(entry, at, ended=why, evidence=("regenerated",) if self._regenerated(entry) else ())]
 
     def _regenerated(self, entry: Entry) -> bool:
-        """Whether somebody requested again a reply that was whole and another than the later one."""
+        """Return True if a complete reply was requested again and the later reply differs."""
         if entry.aborted or entry.kind == "side":
             return False
         return any(
@@ -405,7 +403,7 @@ class Threads:
 
 
 def _speaks(entry: Entry) -> bool:
-    """Whether somebody's words are in the request, be it that a client sent them again in words of its own."""
+    """Return True if the request contains a user's message, even if the client resent it in its own wording."""
     return entry.kind == "main" or entry.reason == REWRITTEN
 
 
@@ -418,18 +416,18 @@ def _context(past: HistoryMatch) -> ThreadContext:
 
 
 def _by_machine(messages: Sequence[Message], before: int) -> bool:
-    """Whether the reply at message ``before`` answers a client's own message, such as a heartbeat."""
+    """Return True if the reply at message ``before`` answers a client's message, such as a heartbeat."""
     request = next((m for m in reversed(messages[:before]) if m.role == "user" and without_envelope(m)), None)
     return request is not None and is_machine_message(request.content)
 
 
 def _repeats(path: bytes, reply: int) -> tuple[str, ...]:
-    """``repeated_call`` when the reply makes a call that was made since the user last spoke."""
-    made: set[bytes] = set()
+    """Return ``repeated_call`` if the reply repeats a call made since the last user message."""
+    calls: set[bytes] = set()
     for atom in skeleton(path[:reply])[::-1]:
         if atom[0] != CALL:
             if atom[0] in b"ui":
                 break
             continue
-        made.add(atom)
-    return ("repeated_call",) if any(atom in made for atom in skeleton(path[reply:]) if atom[0] == CALL) else ()
+        calls.add(atom)
+    return ("repeated_call",) if any(atom in calls for atom in skeleton(path[reply:]) if atom[0] == CALL) else ()
