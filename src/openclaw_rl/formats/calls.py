@@ -1,4 +1,4 @@
-"""What the readers of tool calls share: numbering calls, and giving one back as text when it breaks."""
+"""Base for tool-call parsers: it numbers calls and returns malformed ones as text."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ SPACE = " \t\n\r"
 
 
 class ToolCallParser(ABC):
-    """A tool-call reader under construction: subclasses say how text is taken and how it ends."""
+    """Base class for tool-call parsers; subclasses implement `_take` and `_finish`."""
 
     def __init__(self) -> None:
         self.flaws: set[str] = set()
         self._parts: list[Part] = []
         self._count = 0
-        self._open: int | None = None  # the call that has begun and is not whole
-        self._raw: list[str] = []  # what the call was written as
+        self._open: int | None = None  # the call in progress
+        self._raw: list[str] = []  # its raw text
 
     def feed(self, text: str) -> list[Part]:
         self._take(text)
@@ -32,15 +32,15 @@ class ToolCallParser(ABC):
 
     @abstractmethod
     def _take(self, text: str) -> None:
-        """Read the next bit of raw text into parts."""
+        """Parse the next piece of raw text into parts."""
 
     @abstractmethod
     def _finish(self, *, cut: bool) -> None:
-        """Make parts of what is still open; ``cut`` says that the reply ran out of tokens."""
+        """Turn unfinished text and calls into parts; ``cut`` is True if the reply ran out of tokens."""
 
     def _take_parts(self) -> list[Part]:
-        given, self._parts = self._parts, []
-        return _joined(given)
+        parts, self._parts = self._parts, []
+        return _joined(parts)
 
     def _add_text(self, text: str) -> None:
         if text:
@@ -72,16 +72,16 @@ class ToolCallParser(ABC):
             self.flaws.add(MALFORMED)
 
     def _envelope(self, envelope: Envelope, char: str) -> None:
-        """One character of a JSON call: begins it, passes arguments on, ends it."""
-        more = envelope.take(char)
+        """Feed one character to a JSON call: start the call, pass its arguments on."""
+        arguments = envelope.take(char)
         if envelope.begun and self._open is None:
             self._start_call(envelope.name or "")
-        if more:
-            self._add_arguments(more)
+        if arguments:
+            self._add_arguments(arguments)
 
 
 def _joined(parts: list[Part]) -> list[Part]:
-    """Neighbouring bits of one kind as one."""
+    """Merge neighbouring parts of one kind."""
     joined: list[Part] = []
     for part in parts:
         last = joined[-1] if joined else None
@@ -95,7 +95,7 @@ def _joined(parts: list[Part]) -> list[Part]:
 
 
 def held_back(text: str, marker: str) -> int:
-    """How many characters at the end of ``text`` may be the beginning of ``marker``."""
+    """Return how many characters at the end of ``text`` may be the beginning of ``marker``."""
     for size in range(min(len(marker) - 1, len(text)), 0, -1):
         if marker.startswith(text[-size:]):
             return size

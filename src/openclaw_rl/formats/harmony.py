@@ -3,7 +3,7 @@
     <|channel|>analysis<|message|>…<|end|><|start|>assistant<|channel|>final<|message|>…<|return|>
     <|start|>assistant<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{…}<|call|>
 
-The prompt ends with ``<|start|>assistant``, so that a reply begins with a channel, or with who it is for.
+The prompt ends with ``<|start|>assistant``, so a reply begins with a channel or with its recipient.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from openclaw_rl.formats.parts import Thought
 
 START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 ENDS: Final = ("<|end|>", "<|call|>", "<|return|>", START, CHANNEL)
-"""what ends the body of a message; the last two begin the next one"""
+"""markers that end a message's body; the last two begin the next message"""
 _BEGINS: Final = (CHANNEL, START, "to=")
 _CHANNEL_NAME = re.compile(r"<\|channel\|>\s*(\w+)")
 _RECIPIENT = re.compile(r"\bto=([\w.-]+)")
@@ -25,7 +25,7 @@ _GAP = "\n\n"
 
 
 class Harmony(ToolCallParser):
-    """Reads all channels; without ``calls`` what is meant for a tool is text. A reply without channels is text."""
+    """Parser for all channels. Without ``calls``, a message to a tool is text; a reply without channels is text."""
 
     def __init__(self, *, calls: bool) -> None:
         super().__init__()
@@ -44,11 +44,11 @@ class Harmony(ToolCallParser):
             text = steps[self._step](text)
 
     def _begin(self, text: str) -> str:
-        rest = text.lstrip(SPACE)
-        if rest.startswith(_BEGINS):
+        stripped = text.lstrip(SPACE)
+        if stripped.startswith(_BEGINS):
             self._step = "header"
-            return rest
-        if any(begin.startswith(rest) for begin in _BEGINS):
+            return stripped
+        if any(begin.startswith(stripped) for begin in _BEGINS):
             self._held = text
             return ""
         self._step = "plain"
@@ -59,13 +59,13 @@ class Harmony(ToolCallParser):
         return ""
 
     def _read_header(self, text: str) -> str:
-        header, found, rest = text.partition(MESSAGE)
-        if not found:
+        header, marker, body = text.partition(MESSAGE)
+        if not marker:
             self._held = text
             return ""
         self._step = "body"
         self._open_message(header)
-        return rest
+        return body
 
     def _open_message(self, header: str) -> None:
         channel, recipient = _CHANNEL_NAME.search(header), _RECIPIENT.search(header)
@@ -77,9 +77,9 @@ class Harmony(ToolCallParser):
         self._gap = _GAP if self._kind in self._seen else ""
 
     def _read_body(self, text: str) -> str:
-        found = [(at, mark) for mark in ENDS if (at := text.find(mark)) >= 0]
-        if found:
-            at, mark = min(found)
+        marks = [(at, mark) for mark in ENDS if (at := text.find(mark)) >= 0]
+        if marks:
+            at, mark = min(marks)
             self._say(text[:at])
             self._close_message(cut=False)
             return text[at:] if mark in (START, CHANNEL) else text[at + len(mark) :]
@@ -116,12 +116,12 @@ class Harmony(ToolCallParser):
             self._break_call(flaw=not cut)
 
     def _finish(self, *, cut: bool) -> None:
-        held, self._held = self._held, ""
+        pending, self._held = self._held, ""
         if self._step == "body":
-            self._say(held)
+            self._say(pending)
             self._close_message(cut=cut)
-        elif self._step == "begin" or (held.strip(SPACE) and not (cut and held.startswith((CHANNEL, START)))):
-            self._add_text(held)
+        elif self._step == "begin" or (pending.strip(SPACE) and not (cut and pending.startswith((CHANNEL, START)))):
+            self._add_text(pending)
 
 
 def _is_object(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""Reads JSON one character at a time, so that a call's arguments can be passed on before they are whole."""
+"""Scan JSON character by character, so that a call's arguments can be passed on before they are complete."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _LONGEST = 400
 
 
 class Broken(Exception):
-    """What was read cannot be the beginning of what was expected."""
+    """Raised if the text cannot be the beginning of the expected value."""
 
 
 class JsonState(Enum):
-    """What the next character may be."""
+    """The scanner's position, by the kind of character it expects next."""
 
     VALUE = auto()
     FIRST_KEY = auto()
@@ -38,9 +38,9 @@ _BETWEEN = (JsonState.COLON, JsonState.AFTER, JsonState.KEY, JsonState.FIRST_KEY
 
 
 class JsonScanner:
-    """One JSON object or list, checked as it comes. ``take`` gives what to write on, or raises `Broken`.
+    """Scanner for one JSON object or list, checked as it streams. ``take`` returns the text to emit or raises `Broken`.
 
-    A bare control character inside a string comes out escaped: models write line breaks as they are.
+    A bare control character inside a string is escaped, since models write raw line breaks.
     """
 
     def __init__(self) -> None:
@@ -160,14 +160,14 @@ class JsonScanner:
 class Envelope:
     """The object around a call: ``{"name": ..., "arguments": {...}}`` in either order, ``parameters`` likewise.
 
-    ``take`` gives the next bit of the arguments, empty while the name is not known.
+    ``take`` returns the next piece of the arguments, empty until the name is known.
     """
 
     def __init__(self) -> None:
         self.name: str | None = None
         self.keys: list[str] = []
         self.begun = False  # arguments are being passed on
-        self.has_arguments = False  # the arguments' key was seen
+        self.has_arguments = False  # the arguments' key was read
         self._scan = JsonScanner()
         self._key = ""
         self._value = ""
@@ -213,15 +213,15 @@ class Envelope:
         if depth == 1 and before is JsonState.VALUE and scan.state is JsonState.VALUE:
             return ""  # space before the value
         ended_before = depth == 1 and before is JsonState.LITERAL and scan.state is not JsonState.LITERAL
-        if not ended_before and not self._value.startswith("{"):  # an object is passed on, not kept
+        if not ended_before and not self._value.startswith("{"):  # an object is passed on, not buffered
             self._value += written
-        whole = ended_before or (scan.depth == 1 and scan.state is JsonState.AFTER)
+        complete = ended_before or (scan.depth == 1 and scan.state is JsonState.AFTER)
         key = self.keys[-1]
-        if key == "name" and whole:
+        if key == "name" and complete:
             return self._named()
         if key not in ("arguments", "parameters"):
             return ""
-        return self._argument("" if ended_before else written, whole)
+        return self._argument("" if ended_before else written, complete)
 
     def _named(self) -> str:
         name = json.loads(self._value)
@@ -245,7 +245,7 @@ class Envelope:
 
 
 def _unwrapped(value: str) -> str:
-    """Arguments that are not an object: null means none, text may hold the object."""
+    """Return arguments that are not an object as one: null means none, a string may contain the object."""
     inner = json.loads(value)
     if inner is None:
         return "{}"

@@ -1,4 +1,4 @@
-"""What a reply is made of as it streams, and the message it adds up to."""
+"""The parts of a streaming reply, and the message assembled from them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from openclaw_rl.types import Message, ToolCall
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """More of the reply's text."""
+    """Further text of the reply."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Thought:
-    """More of the reasoning before it."""
+    """Further reasoning before the text."""
 
     text: str
 
@@ -33,7 +33,7 @@ class CallStart:
 
 @dataclass(frozen=True, slots=True)
 class CallArgs:
-    """More of a call's arguments, as JSON text."""
+    """Further arguments of a call, as JSON text."""
 
     index: int
     text: str
@@ -41,14 +41,14 @@ class CallArgs:
 
 @dataclass(frozen=True, slots=True)
 class CallEnd:
-    """The call's arguments are whole."""
+    """The call's arguments are complete."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class CallBroken:
-    """A call that had begun turned out malformed: forget it; its text follows as `Text`."""
+    """A call that began turned out malformed: discard it; its text follows as `Text`."""
 
     index: int
 
@@ -57,7 +57,7 @@ Part: TypeAlias = Text | Thought | CallStart | CallArgs | CallEnd | CallBroken
 
 
 class Assembly:
-    """Adds parts up to the message of the whole stream."""
+    """Assembles parts into the stream's message."""
 
     def __init__(self) -> None:
         self._text: list[str] = []
@@ -66,7 +66,7 @@ class Assembly:
         self._complete: list[int] = []
 
     def add(self, part: Part) -> None:
-        if type(part) is Text:  # most are
+        if type(part) is Text:  # the most frequent part
             self._text.append(part.text)
             return
         match part:
@@ -82,7 +82,7 @@ class Assembly:
                 del self._begun[index]
 
     def message(self) -> Message:
-        """The reply so far; a call that is not whole is not in it."""
+        """Return the reply so far, without incomplete calls."""
         calls = tuple(
             ToolCall(id=start.id, name=start.name, arguments="".join(bits))
             for start, bits in (self._begun[index] for index in self._complete)

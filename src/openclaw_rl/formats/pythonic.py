@@ -109,7 +109,7 @@ class Pythonic(ToolCallParser):
 
 
 def literal(text: str) -> Json:
-    """A Python or JSON literal as a JSON value; raises `Broken` for anything else."""
+    """Return a Python or JSON literal as a JSON value; raise `Broken` for other text."""
     try:
         return _plain(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""Reads one reply as it streams: reasoning first, then text and tool calls."""
+"""Parse a reply as it streams: reasoning first, then text and tool calls."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from openclaw_rl.types import Message, Prompt
 Reasoning = Literal["tags", "open", "off"]
 """tags: a reply may begin with <think>; open: the template has opened it already; off: leave it in the text
 
-A model that writes harmony has channels instead of tags, and says itself what is reasoning."""
+A model that writes harmony marks its reasoning with channels instead of tags."""
 
 _OPEN, _CLOSE = "<think>", "</think>"
 _SPACE = " \t\n\r"
 
 
 class ReplyParser:
-    """Fed the raw text of a reply, gives its parts, and at the end the message they add up to."""
+    """Parses a reply's raw text into parts, and assembles them into a message."""
 
     def __init__(self, prompt: Prompt, *, tool_format: str, reasoning: Reasoning) -> None:
         calls = bool(prompt.tools) and prompt.tool_choice != "none"
@@ -32,7 +32,7 @@ class ReplyParser:
         self._step: Literal["start", "reasoning", "gap", "text"] = "start" if by_tags else "text"
         if reasoning == "open" and by_tags:
             self._step = "reasoning"
-        if prompt.opening:  # what it is made to begin with is no reasoning
+        if prompt.opening:  # a forced opening is no reasoning
             self._step = "text"
         self._held = ""
         self._begun = False
@@ -43,7 +43,7 @@ class ReplyParser:
         return tuple(sorted(self._reader.flaws))
 
     def add_prefix(self, prefix: str) -> Sequence[Part]:
-        """What the reply was made to begin with, which the policy does not generate again."""
+        """Parse the reply's forced opening, which the policy does not generate again."""
         return self._recorded(self._reader.feed(prefix)) if prefix else ()
 
     def feed(self, text: str) -> Sequence[Part]:
@@ -65,18 +65,18 @@ class ReplyParser:
         return self._recorded(parts)
 
     def _start(self, text: str) -> str:
-        rest = text.lstrip(_SPACE)
-        if rest.startswith(_OPEN):
+        stripped = text.lstrip(_SPACE)
+        if stripped.startswith(_OPEN):
             self._step = "reasoning"
-            return rest[len(_OPEN) :]
-        if _OPEN.startswith(rest):
+            return stripped[len(_OPEN) :]
+        if _OPEN.startswith(stripped):
             self._held = text
             return ""
         self._step = "text"
         return text
 
     def _think(self, text: str, parts: list[Part]) -> str:
-        """Space around the reasoning belongs to the tags."""
+        """Parse reasoning; space around it belongs to the tags."""
         if not self._begun:
             text = text.lstrip(_SPACE)
         at = text.find(_CLOSE)
@@ -95,7 +95,7 @@ class ReplyParser:
             parts.append(Thought(text))
 
     def end(self, *, cut: bool) -> Sequence[Part]:
-        """What was held back; ``cut`` if the reply ran out of tokens."""
+        """Parse the text that was held back; ``cut`` is True if the reply ran out of tokens."""
         parts: list[Part] = []
         if self._step == "reasoning":
             self._thought(self._held, parts)
@@ -123,7 +123,7 @@ def _reader(tool_format: str, *, calls: bool, channels: bool) -> ToolCallReader:
 def split(
     text: str, prompt: Prompt, *, tool_format: str, reasoning: Reasoning = "tags"
 ) -> tuple[Message, tuple[str, ...]]:
-    """A whole raw reply at once: the message in it, and its flaws."""
+    """Parse a complete raw reply; return its message and its flaws."""
     parser = ReplyParser(prompt, tool_format=tool_format, reasoning=reasoning)
     parser.feed(text)
     parser.end(cut=False)

@@ -1,7 +1,7 @@
-"""Finds tool calls in what the model writes, as it streams: hermes, llama and pythonic.
+"""Parse tool calls from a model's text as it streams: hermes, llama and pythonic.
 
-A reader is fed text in any pieces and gives `Part`s; where the pieces are cut never changes what they add up to.
-A call that cannot be read comes back as the text that it was, and ``flaws`` says so.
+A parser takes text in any pieces and returns `Part`s; where the text is split does not change the result. A malformed
+call is returned as its original text, and ``flaws`` reports it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from openclaw_rl.formats.pythonic import Pythonic
 
 
 class ToolCallReader(Protocol):
-    """Text in, parts out. ``end`` gives what was held back; ``cut`` says that the reply ran out of tokens."""
+    """A parser from text to parts. ``end`` returns the text held back; ``cut``: the reply ran out of tokens."""
 
     flaws: set[str]
 
@@ -25,13 +25,13 @@ class ToolCallReader(Protocol):
 
 
 def tool_call_reader(tool_format: str) -> ToolCallReader:
-    """The reader of a model's tool format; a format nobody knows has no calls."""
-    known: dict[str, type[ToolCallParser]] = {"hermes": Hermes, "llama": Llama, "pythonic": Pythonic}
-    return known[tool_format]() if tool_format in known else Plain()
+    """Return the parser for a model's tool format; an unknown format has no calls."""
+    readers: dict[str, type[ToolCallParser]] = {"hermes": Hermes, "llama": Llama, "pythonic": Pythonic}
+    return readers[tool_format]() if tool_format in readers else Plain()
 
 
 class Plain:
-    """All is text."""
+    """A parser that treats everything as text."""
 
     def __init__(self) -> None:
         self.flaws: set[str] = set()
@@ -50,9 +50,9 @@ class Hermes(ToolCallParser):
 
     def __init__(self) -> None:
         super().__init__()
-        self._held = ""  # text that may yet be space before a call, or its marker
+        self._held = ""  # possibly space before a call, or the beginning of its marker
         self._call: Envelope | None = None
-        self._tail: str | None = None  # after a call's JSON: what may yet be its closing marker
+        self._tail: str | None = None  # text after a call's JSON: possibly its closing marker
 
     def _take(self, text: str) -> None:
         while text:
@@ -102,13 +102,13 @@ class Hermes(ToolCallParser):
         self._call, self._tail = None, ""
 
     def _take_tail(self, text: str) -> str:
-        """A brace too many and a missing closing marker are forgiven: the call itself is whole."""
-        rest = text.lstrip(SPACE + "}")
-        if not rest or (len(rest) < len(self.CLOSE) and self.CLOSE.startswith(rest)):
-            self._tail = rest
+        """Accept an extra brace and a missing closing marker: the call itself is complete."""
+        tail = text.lstrip(SPACE + "}")
+        if not tail or (len(tail) < len(self.CLOSE) and self.CLOSE.startswith(tail)):
+            self._tail = tail
             return ""
         self._tail = None
-        return rest.removeprefix(self.CLOSE)
+        return tail.removeprefix(self.CLOSE)
 
     def _finish(self, *, cut: bool) -> None:
         if self._call is not None:
@@ -127,7 +127,7 @@ class Llama(ToolCallParser):
 
     def __init__(self) -> None:
         super().__init__()
-        self._text = False  # this reply is no call: the rest is text
+        self._text = False  # the reply is no call: pass its remainder on as text
         self._tagged = False
         self._held = ""
         self._call: Envelope | None = None
@@ -141,21 +141,21 @@ class Llama(ToolCallParser):
 
     def _take_gap(self, text: str) -> str:
         self._held = ""
-        rest = text.lstrip(SPACE + (";," if self._count else ""))
-        if not rest or (len(rest) < len(self.TAG) and self.TAG.startswith(rest)):
+        body = text.lstrip(SPACE + (";," if self._count else ""))
+        if not body or (len(body) < len(self.TAG) and self.TAG.startswith(body)):
             self._held = text
             return ""
-        if rest.startswith(self.TAG):
+        if body.startswith(self.TAG):
             self._tagged = True
-            self._raw = [text[: len(text) - len(rest)] + self.TAG]
-            return rest[len(self.TAG) :]
-        if rest[0] == "{":
-            self._raw.append(text[: len(text) - len(rest)])
+            self._raw = [text[: len(text) - len(body)] + self.TAG]
+            return body[len(self.TAG) :]
+        if body[0] == "{":
+            self._raw.append(text[: len(text) - len(body)])
             self._call = Envelope()
-            return rest
+            return body
         self._text = True
         self._break_call(flaw=self._tagged and not self._count)
-        return rest if self._count else text
+        return body if self._count else text
 
     def _take_call(self, call: Envelope, text: str) -> str:
         for at, char in enumerate(text):
@@ -180,8 +180,8 @@ class Llama(ToolCallParser):
 
     def _give_up(self, call: Envelope, *, cut: bool) -> None:
         self._call, self._text = None, True
-        meant = self._tagged or (call.has_arguments and "name" in call.keys)
-        self._break_call(flaw=meant and not cut)
+        intended = self._tagged or (call.has_arguments and "name" in call.keys)
+        self._break_call(flaw=intended and not cut)
 
     def _finish(self, *, cut: bool) -> None:
         if self._call is not None:

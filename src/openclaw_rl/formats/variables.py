@@ -1,7 +1,7 @@
-"""The variables that a caller may set in a model's chat template, by name; every other name is refused.
+"""The variables that a caller may set in a model's chat template, by name; all other names are refused.
 
-A renderer takes its own parameters (the template itself, the messages, how to cut and pad) by the same road, so what
-is allowed is a list, never what is left after a list of what is not.
+A renderer takes its own parameters (the template itself, the messages, truncation and padding) in the same argument, so
+this list names the permitted variables instead of the forbidden ones.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import Any
 from openclaw_rl.errors import RequestError
 
 WORD = 64
-"""characters of a value that chooses among words"""
+"""maximum characters in a value that selects among words"""
 LINE = 1000
-"""characters of a value that is written into the prompt"""
+"""maximum characters in a value that is written into the prompt"""
 DOCUMENTS = 1000
-"""documents in one request"""
+"""maximum documents per request"""
 FIELDS = 16
-"""fields of one document"""
+"""maximum fields per document"""
 
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A kind of value: ``refusal`` says what is wrong with one, None where nothing is; ``schema`` describes it."""
+    """A kind of value: ``refusal`` returns a value's fault, None for a valid one; ``schema`` describes it."""
 
     refusal: Callable[[Any], str | None]
     schema: Mapping[str, Any]
@@ -98,17 +98,17 @@ ALLOWED: Mapping[str, Variable] = {
 
 
 def variables_schema() -> dict[str, Any]:
-    """The JSON schema of an object of these variables; null is absent."""
+    """Return the JSON schema for an object with these variables; null means absent."""
     properties = {name: {**kind.schema, "type": [kind.schema["type"], "null"]} for name, kind in ALLOWED.items()}
     return {"type": "object", "additionalProperties": False, "properties": properties}
 
 
 def check_variables(given: Mapping[str, Any], *, field: str = "chat_template_kwargs") -> None:
-    """Raises RequestError for a name that is not allowed, and for a value of the wrong kind or size. Null is absent."""
+    """Raise RequestError for a name that is not allowed, or a value with the wrong kind or size; null means absent."""
     for name, value in given.items():
         if name not in ALLOWED:
-            known = ", ".join(sorted(ALLOWED))
-            raise RequestError(f"{field}: {str(name)[:WORD]!r} cannot be set; allowed: {known}", field=field)
-        what = None if value is None else ALLOWED[name].refusal(value)
-        if what is not None:
-            raise RequestError(f"{field}.{name}: {what}", field=f"{field}.{name}")
+            names = ", ".join(sorted(ALLOWED))
+            raise RequestError(f"{field}: {str(name)[:WORD]!r} cannot be set; allowed: {names}", field=field)
+        fault = None if value is None else ALLOWED[name].refusal(value)
+        if fault is not None:
+            raise RequestError(f"{field}.{name}: {fault}", field=f"{field}.{name}")
