@@ -255,7 +255,7 @@ class Threads:
         )
 
     def _position(self, turn: Turn, prompt: PromptPath, past: HistoryMatch, thread: Thread) -> int:
-        """Return the parent's position plus one; else the history's reply count, or the thread's next index once compacted."""
+        """Return the parent's position plus one; else the reply count in its history, or the thread's next index."""
         if past.entry is not None and past.direct:
             return past.entry.index + 1
         if past.entry is None and thread.size and compacted(turn.prompt.messages):

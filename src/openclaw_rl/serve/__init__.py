@@ -1,4 +1,4 @@
-"""Loop 1, answer: the API, its wire formats, and the loop that takes up new versions."""
+"""Loop 1, answer: the API, its wire formats, and the loop that loads new versions."""
 
 from openclaw_rl.serve.api import build_app
 from openclaw_rl.serve.loop import ServeLoop
