@@ -1,4 +1,4 @@
-"""What the requests of all wire formats have in common."""
+"""The common part of all wire formats' requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from openclaw_rl.serve.fields import Flag, Name, Number, RequestModel, Table, Te
 from openclaw_rl.types import Json, Message, Sampling, Tool
 
 MaybeText = Annotated[Any, WithJsonSchema({"type": ["string", "null"]})]
-"""described as text; any other value counts as none"""
+"""described as text; any other value counts as absent"""
 MaybeObject = Annotated[Any, WithJsonSchema({"type": ["object", "null"]})]
 Variables = Annotated[Table, WithJsonSchema(variables_schema())]
 Stop = Annotated[str | Annotated[list[Name], Field(max_length=16)], TextOr()]
@@ -37,11 +37,11 @@ class SharedRequest(RequestModel):
     session_id: MaybeText = Field(default=None, description="the session, as X-Session-Id")
     metadata: MaybeObject = None
     prompt_cache_key: MaybeText = None
-    user: MaybeText = Field(default=None, description="taken for the session where nothing else names one")
+    user: MaybeText = Field(default=None, description="session name if no other field has one")
 
     @property
     def session(self) -> str | None:
-        """The session that the body names outright."""
+        """The session that the body names explicitly."""
         if self.session_id is None and self.metadata is None:
             return None
         inner = self.metadata.get("session_id") if isinstance(self.metadata, dict) else None
@@ -57,16 +57,16 @@ class SharedRequest(RequestModel):
 
     @property
     def template(self) -> dict[str, Json]:
-        """The variables for the chat template; RequestError for one that a caller may not set."""
-        given = self.chat_template_kwargs
-        if not given:
+        """The variables for the chat template; raises RequestError for one that a caller may not set."""
+        variables = self.chat_template_kwargs
+        if not variables:
             return {}
-        check_variables(given)
-        return {name: value for name, value in given.items() if value is not None}
+        check_variables(variables)
+        return {name: value for name, value in variables.items() if value is not None}
 
 
 class ApiRequest(SharedRequest):
-    """A request that has its sampling parameters beside the other fields."""
+    """A request with its sampling parameters beside the other fields."""
 
     temperature: Temperature | None = None
     top_p: TopP | None = Field(default=None, json_schema_extra=ABOVE_ZERO)
@@ -79,20 +79,20 @@ class TextFormat(RequestModel):
 
 
 class JsonObjectFormat(RequestModel):
-    """A reply that is some JSON object."""
+    """A reply that is a JSON object."""
 
     type: Literal["json_object"]
 
 
 class NamedSchema(RequestModel):
-    """A JSON schema under its name."""
+    """A named JSON schema."""
 
     schema_: Table | None = Field(default=None, alias="schema")
     strict: Flag | None = None
 
 
 class JsonSchemaFormat(NamedSchema):
-    """A reply that follows a JSON schema: beside the type, or in an object of its own."""
+    """A reply that follows a JSON schema: beside the type, or in a nested object."""
 
     type: Literal["json_schema"]
     json_schema: NamedSchema | None = None
@@ -104,7 +104,7 @@ ReplyFormat = Annotated[
 
 
 def schema_of(form: TextFormat | JsonObjectFormat | JsonSchemaFormat | None) -> Table | None:
-    """The JSON schema that a reply must follow, None for any text."""
+    """Return the JSON schema that a reply must follow, None for any text."""
     match form:
         case JsonObjectFormat():
             return {"type": "object"}
@@ -114,17 +114,17 @@ def schema_of(form: TextFormat | JsonObjectFormat | JsonSchemaFormat | None) -> 
 
 
 def is_strict(form: TextFormat | JsonObjectFormat | JsonSchemaFormat | None) -> bool:
-    """Whether a reply must follow the schema, or only should."""
+    """Return True if a reply must follow the schema, False if it only should."""
     return isinstance(form, JsonSchemaFormat) and bool((form.json_schema or form).strict)
 
 
 def build_sampling(defaults: Sampling, names: Mapping[str, str], **values: Json) -> Sampling:
-    """Sampling from what was given (None: the default). ``names`` maps a field to what this format calls it."""
-    given = {key: value for key, value in values.items() if value is not None and value != getattr(defaults, key)}
-    if not given:
+    """Build sampling from a request's values (None: the default). ``names`` maps a field to its name in the format."""
+    changes = {key: value for key, value in values.items() if value is not None and value != getattr(defaults, key)}
+    if not changes:
         return defaults
     try:
-        return replace(defaults, **given)
+        return replace(defaults, **changes)
     except InvalidValue as error:
         field_name = names.get(error.field, error.field)
         what = error.what.split(": ", 1)[-1]
@@ -132,7 +132,7 @@ def build_sampling(defaults: Sampling, names: Mapping[str, str], **values: Json)
 
 
 def top_k(value: int | None) -> int | None:
-    """Some clients write "no limit" as -1."""
+    """Convert -1, by which some clients mean "no limit", to 0."""
     return 0 if value == -1 else value
 
 
@@ -143,10 +143,10 @@ def stop_strings(stop: str | list[str] | None) -> tuple[str, ...]:
 
 
 def named_choice(name: str, tools: Sequence[Tool], field: str) -> str:
-    """The choice of one tool, which must be among the tools; ``field`` is where it is named."""
+    """Return the choice of one tool; raise RequestError if it is not among the tools. ``field`` names its location."""
     if all(tool.name != name for tool in tools):
-        known = ", ".join(tool.name for tool in tools) or "none"
-        raise RequestError(f"{field}: no tool is called {name!r}; known: {known}", field=field)
+        names = ", ".join(tool.name for tool in tools) or "none"
+        raise RequestError(f"{field}: no tool is called {name!r}; known: {names}", field=field)
     return f"name:{name}"
 
 

@@ -26,7 +26,7 @@ FINISHES = {"stop": "stop", "length": "length", "tool_calls": "tool_calls", "abo
 
 
 class ChatWire:
-    """Chat completions, as OpenAI's SDKs and most agents speak them."""
+    """Chat completions, as OpenAI's SDKs and most agents use them."""
 
     name = "chat"
 
@@ -63,7 +63,7 @@ def fingerprint(version: int) -> str:
 
 
 def usage(completions: Sequence[Completion]) -> Json:
-    """The prompt is counted once, as it was sent once."""
+    """Return the token usage; the prompt is counted once, as it was sent once."""
     prompt = len(completions[0].prompt_tokens)
     reply = sum(len(completion.reply_tokens) for completion in completions)
     return {"prompt_tokens": prompt, "completion_tokens": reply, "total_tokens": prompt + reply}
@@ -80,7 +80,7 @@ def _choice_of(index: int, answer: ReplyFinished, logprobs: bool) -> Json:
 
 
 def message_of(reply: Message) -> Json:
-    """A reply as a chat message."""
+    """Return a reply as a chat message."""
     message: dict[str, Json] = {"role": "assistant", "content": reply.content or None, "refusal": None}
     if not reply.tool_calls:
         message["content"] = reply.content
@@ -95,11 +95,11 @@ def message_of(reply: Message) -> Json:
 
 
 def logprobs_of(pieces: Sequence[Piece]) -> list[Json]:
-    """Every sampled token, as sampled, with the raw log-probs that clients expect."""
+    """Return every sampled token, as sampled, with the raw log-probs that clients expect."""
     return [
         {
             **_token(piece.text, piece.logprob),
-            "top_logprobs": [_token(other.text, other.logprob) for other in piece.top],
+            "top_logprobs": [_token(candidate.text, candidate.logprob) for candidate in piece.top],
         }
         for piece in pieces
     ]
@@ -155,7 +155,7 @@ class ChatStream(EventStream):
         return b"".join(chunks)
 
     def _begin(self, choice: int) -> None:
-        """From now on a bare text, which most tokens are, only needs to be put between two constants."""
+        """Prepare two constants; later plain text, the most frequent delta, is only inserted between them."""
         if choice not in self._begun:
             self._begun.add(choice)
             before, after = self._chunk(choice, '{"content":\0}').decode().split("\0")
@@ -168,16 +168,16 @@ class ChatStream(EventStream):
         return opening + self._chunk(choice, "{}", finish, self._waiting.pop(choice, ()))
 
     def close(self) -> bytes:
-        done = b"data: [DONE]\n\n"
+        terminator = b"data: [DONE]\n\n"
         if not self._request.include_usage and self._request.n == 1:
-            return done
+            return terminator
         ends = [self._ends[index] for index in sorted(self._ends)]
         last: dict[str, Json] = {"choices": []}
         if self._request.include_usage:
             last["usage"] = usage([end.turn.completion for end in ends])
         if len(ends) > 1:
             last["turns"] = [end.turn.id for end in ends]
-        return event(f"{self._heads[0]},{dumps(last)[1:]}") + done
+        return event(f"{self._heads[0]},{dumps(last)[1:]}") + terminator
 
     def error(self, error: ApiError) -> bytes:
         return event(dumps(openai_error(error))) + b"data: [DONE]\n\n"

@@ -1,4 +1,4 @@
-"""What POST /v1/chat/completions takes."""
+"""Request models for POST /v1/chat/completions."""
 
 from __future__ import annotations
 
@@ -79,14 +79,14 @@ class CalledFunction(RequestModel):
 
 
 class ChatToolCall(RequestModel):
-    """A call that an earlier reply made."""
+    """A call in an earlier reply."""
 
     id: str | None = None
     function: CalledFunction
 
 
 class ChatMessage(RequestModel):
-    """A message of anybody but the assistant."""
+    """A message by any role but the assistant."""
 
     role: Literal["system", "developer", "user", "tool", "function"]
     content: ChatContent | None = None
@@ -141,7 +141,7 @@ class StreamOptions(RequestModel):
 
 
 class ChatRequest(ApiRequest):
-    """A chat completion, as OpenAI's SDKs and most agents ask for it."""
+    """A chat completion request, as sent by OpenAI's SDKs and most agents."""
 
     model_config = ConfigDict(json_schema_extra={"required": ["messages"]})
 
@@ -168,27 +168,27 @@ class ChatRequest(ApiRequest):
 
 
 def parse(body: Mapping[str, Json], limits: RequestLimits, defaults: Sampling) -> GenerationRequest:
-    """The request in a body; RequestError with the path of what cannot be read."""
-    given = fields.parse(ChatRequest, body, limits)
-    tools = tuple(tool_of(tool.function) for tool in given.tools or ())
+    """Parse a body; raise RequestError with the path of the invalid field."""
+    request = fields.parse(ChatRequest, body, limits)
+    tools = tuple(tool_of(tool.function) for tool in request.tools or ())
     prompt = Prompt(
-        messages=need_messages([_message(message) for message in given.messages or ()], "messages"),
+        messages=need_messages([_message(message) for message in request.messages or ()], "messages"),
         tools=tools,
-        tool_choice=_choice(given.tool_choice, tools),
-        template=given.template,
+        tool_choice=_choice(request.tool_choice, tools),
+        template=request.template,
     )
     return GenerationRequest(
         prompt=prompt,
-        sampling=_sampling(given, defaults),
-        model=given.model or "",
-        stream=bool(given.stream),
-        n=given.n or 1,
-        logprobs=bool(given.logprobs),
-        include_usage=given.stream_options is not None and bool(given.stream_options.include_usage),
-        session=given.session,
-        guessed_session=given.guessed_session,
+        sampling=_sampling(request, defaults),
+        model=request.model or "",
+        stream=bool(request.stream),
+        n=request.n or 1,
+        logprobs=bool(request.logprobs),
+        include_usage=request.stream_options is not None and bool(request.stream_options.include_usage),
+        session=request.session,
+        guessed_session=request.guessed_session,
         schema_at="response_format",
-        strict=is_strict(given.response_format),
+        strict=is_strict(request.response_format),
     )
 
 
@@ -214,7 +214,7 @@ def _message(message: ChatMessage | ChatAssistantMessage) -> Message:
 
 
 def _content(content: str | list[ChatTextPart | ChatRefusalPart | ChatImagePart] | None) -> tuple[str, tuple[str, ...]]:
-    """Text, or parts of text and images; absent content is empty."""
+    """Return text and images, from a text or from parts; absent content is empty."""
     if content is None or isinstance(content, str):
         return content or "", ()
     texts: list[str] = []

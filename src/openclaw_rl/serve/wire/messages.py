@@ -1,4 +1,4 @@
-"""POST /v1/messages and /v1/messages/count_tokens, as Anthropic's SDKs and Claude Code speak them."""
+"""POST /v1/messages and /v1/messages/count_tokens, as Anthropic's SDKs and Claude Code use them."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from openclaw_rl.serve.wire.messages_request import parse
 from openclaw_rl.types import Completion, Json, Message, Sampling
 
 SIGNATURE = "openclaw-rl"
-"""clients drop a thought without one"""
+"""signature for thinking blocks; clients drop a thought without a signature"""
 
 
 class MessagesWire:
-    """Messages: content in blocks, system beside the messages or inside them."""
+    """Messages: content in blocks, the system prompt beside the messages or among them."""
 
     name = "messages"
 
@@ -81,7 +81,7 @@ def stop_reason(answer: ReplyFinished) -> str:
 
 
 def blocks_of(reply: Message) -> list[Json]:
-    """A reply as content blocks."""
+    """Return a reply as content blocks."""
     blocks: list[Json] = []
     if reply.reasoning is not None:
         blocks.append({"type": "thinking", "thinking": reply.reasoning, "signature": SIGNATURE})
@@ -99,10 +99,10 @@ def _input(arguments: str) -> Json:
 
 
 class MessagesStream(EventStream):
-    """Named events: a message that starts, its blocks one after another, its end.
+    """Named events: the message's start, its blocks one after another, its end.
 
-    A call's arguments are sent once they are whole. Clients of this format run a call from half of its
-    arguments, so one that breaks on the way must not have been begun.
+    A call's arguments are sent once they are complete. Clients of this format run a call from partial arguments, so a
+    call that breaks midway must not have been started.
     """
 
     def __init__(self, request: GenerationRequest, turn: str) -> None:

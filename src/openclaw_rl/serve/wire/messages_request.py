@@ -1,4 +1,4 @@
-"""What POST /v1/messages and /v1/messages/count_tokens take: content in blocks, the system prompt beside it."""
+"""Request models for POST /v1/messages and /v1/messages/count_tokens: content in blocks, a separate system prompt."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class ToolReferenceBlock(RequestModel):
 
 
 class ToolResultBlock(RequestModel):
-    """What a tool gave back."""
+    """A tool's result."""
 
     type: Literal["tool_result"]
     content: Content | None = None
@@ -111,7 +111,7 @@ class RedactedThinkingBlock(RequestModel):
 
 
 class ToolUseBlock(RequestModel):
-    """A call that an earlier reply made."""
+    """A call in an earlier reply."""
 
     type: Literal["tool_use"]
     input: Table | None = None
@@ -130,7 +130,7 @@ AssistantContent = Annotated[
 
 
 class UserMessage(RequestModel):
-    """A message of the user, or one of the system among them."""
+    """A user's message, or a system message among them."""
 
     role: Literal["user", "system"]
     content: UserContent | None = None
@@ -147,7 +147,7 @@ AnyMessage = Annotated[UserMessage | AssistantMessage, Variant("user, assistant,
 
 
 class ToolDefinition(RequestModel):
-    """A function of the caller."""
+    """A function defined by the caller."""
 
     type: Literal["custom"] | str | None = None
     name: Name
@@ -181,7 +181,7 @@ class NamedToolChoice(RequestModel):
 
 
 class ThinkingConfig(RequestModel):
-    """Adaptive thinking leaves it to the chat template."""
+    """The thinking mode; adaptive thinking leaves the decision to the chat template."""
 
     type: Literal["enabled", "disabled", "adaptive"] | None = None
 
@@ -191,7 +191,7 @@ class OutputConfig(RequestModel):
 
 
 class MessagesRequest(ApiRequest):
-    """A message, as Anthropic's SDKs and Claude Code ask for it."""
+    """A message request, as sent by Anthropic's SDKs and Claude Code."""
 
     model_config = ConfigDict(json_schema_extra={"required": ["messages"]})
 
@@ -210,35 +210,35 @@ class MessagesRequest(ApiRequest):
 
 
 def parse(body: Mapping[str, Json], limits: RequestLimits, defaults: Sampling) -> GenerationRequest:
-    """The request in a body; RequestError with the path of what cannot be read."""
-    given = fields.parse(MessagesRequest, body, limits)
-    messages = _system(given.system)
-    for message in given.messages or ():
+    """Parse a body; raise RequestError with the path of the invalid field."""
+    request = fields.parse(MessagesRequest, body, limits)
+    messages = _system(request.system)
+    for message in request.messages or ():
         messages.extend(_messages(message))
-    tools = tuple(_tool(tool) for tool in given.tools or () if isinstance(tool, ToolDefinition))
+    tools = tuple(_tool(tool) for tool in request.tools or () if isinstance(tool, ToolDefinition))
     prompt = Prompt(
         messages=need_messages(messages, "messages"),
         tools=tools,
-        tool_choice=_choice(given.tool_choice, tools),
-        template={**_thinking(given.thinking), **given.template},
+        tool_choice=_choice(request.tool_choice, tools),
+        template={**_thinking(request.thinking), **request.template},
     )
     return GenerationRequest(
         prompt=prompt,
         sampling=build_sampling(
             defaults,
             {"stop": "stop_sequences"},
-            temperature=given.temperature,
-            top_p=given.top_p,
-            top_k=top_k(given.top_k),
-            max_tokens=given.max_tokens,
-            stop=stop_strings(given.stop_sequences),
-            json_schema=schema_of(given.output_config.format) if given.output_config else None,
+            temperature=request.temperature,
+            top_p=request.top_p,
+            top_k=top_k(request.top_k),
+            max_tokens=request.max_tokens,
+            stop=stop_strings(request.stop_sequences),
+            json_schema=schema_of(request.output_config.format) if request.output_config else None,
         ),
-        model=given.model or "",
-        stream=bool(given.stream),
-        count_prompt=bool(given.stream),
-        session=given.session,
-        guessed_session=given.guessed_session,
+        model=request.model or "",
+        stream=bool(request.stream),
+        count_prompt=bool(request.stream),
+        session=request.session,
+        guessed_session=request.guessed_session,
         schema_at="output_config.format",
     )
 
@@ -249,17 +249,17 @@ def _system(content: str | list[Block] | None) -> list[Message]:
 
 
 def _messages(message: UserMessage | AssistantMessage) -> list[Message]:
-    """One message of theirs may be several of ours: each tool result is its own."""
+    """Convert one API message to internal messages; each tool result becomes a separate message."""
     if message.content is None or isinstance(message.content, str):
         return [Message(role=message.role, content=message.content or "")]
     if isinstance(message, AssistantMessage):
         return [_assistant(message.content)]
     content = message.content
     results = [_result(block) for block in content if isinstance(block, ToolResultBlock)]
-    rest = [block for block in content if not isinstance(block, ToolResultBlock)]
-    if not rest and results:
+    blocks = [block for block in content if not isinstance(block, ToolResultBlock)]
+    if not blocks and results:
         return results
-    text, images = _joined(rest)
+    text, images = _joined(blocks)
     return [*results, Message(role=message.role, content=text, images=images)]
 
 
@@ -278,7 +278,7 @@ def _assistant(blocks: Sequence[AssistantBlock]) -> Message:
 
 
 def _result(block: ToolResultBlock) -> Message:
-    """An error says so in its text: a chat template has no other place for it."""
+    """Convert a tool result; an error is marked in its text, since a chat template has no other place for it."""
     text, images = _joined(block.content)
     if block.is_error and not text.lower().startswith(("error", "<")):
         text = f"Error: {text}"
@@ -286,7 +286,7 @@ def _result(block: ToolResultBlock) -> Message:
 
 
 def _joined(content: str | Sequence[Block] | None) -> tuple[str, tuple[str, ...]]:
-    """Text and images; absent content is empty."""
+    """Return text and images; absent content is empty."""
     if content is None or isinstance(content, str):
         return content or "", ()
     texts: list[str] = []
@@ -311,7 +311,7 @@ def _image(source: Base64Source | UrlSource) -> str:
 
 
 def _quoted(kind: str, text: str) -> str:
-    """Other people's text between tags of its own, which nothing in it can close: it must not pass for the user's."""
+    """Put third-party text between tags that it cannot close, so that it cannot pass for the user's text."""
     inside = text.replace(f"</{kind}", f"<\\/{kind}")
     return f"<{kind}>\n{inside}\n</{kind}>"
 
@@ -333,7 +333,7 @@ def _choice(choice: FreeToolChoice | NamedToolChoice | None, tools: Sequence[Too
 
 
 def _thinking(config: ThinkingConfig | None) -> dict[str, Json]:
-    """Passed to the chat template."""
+    """Return the chat template's variables for thinking."""
     if config is None or config.type not in ("enabled", "disabled"):
         return {}
     return {"enable_thinking": config.type == "enabled"}

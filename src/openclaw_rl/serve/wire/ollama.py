@@ -1,4 +1,4 @@
-"""POST /api/chat and /api/generate: Ollama's API, streamed as one JSON object a line."""
+"""POST /api/chat and /api/generate: Ollama's API, streamed as one JSON object per line."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from openclaw_rl.serve.wire.ollama_request import parse_chat, parse_generate
 from openclaw_rl.types import Json, Sampling
 
 Fields: TypeAlias = "Callable[[str, str, Sequence[Json]], dict[str, Json]]"
-"""a text, a thought and calls as the fields of a response"""
+"""converts a text, a thought and calls to a response's fields"""
 FINISHES = {"stop": "stop", "length": "length", "tool_calls": "stop", "aborted": "length"}
 
 
 class OllamaWire:
-    """A chat, or a single prompt, as clients of Ollama send it."""
+    """A chat, or a single prompt, as Ollama's clients send it."""
 
     def __init__(
         self,
@@ -64,12 +64,12 @@ class OllamaWire:
 
 
 def chat_wire(defaults: Sampling) -> OllamaWire:
-    """The format of /api/chat."""
+    """Return the format for /api/chat."""
     return OllamaWire("ollama_chat", defaults, parse_chat, _chat_fields)
 
 
 def generate_wire(defaults: Sampling) -> OllamaWire:
-    """The format of /api/generate."""
+    """Return the format for /api/generate."""
     return OllamaWire("ollama_generate", defaults, parse_generate, _generate_fields)
 
 
@@ -90,17 +90,17 @@ def _call(call: str, name: str, arguments: str) -> Json:
 
 
 def heading(request: GenerationRequest, at: float) -> dict[str, Json]:
-    """The model, as it was asked for, and the time."""
+    """Return the model's name, as requested, and the time."""
     return {"model": request.echo.get("model") or request.model, "created_at": timestamp(at)}
 
 
 def timestamp(at: float) -> str:
-    """A time as Go writes it."""
+    """Return a time in Go's notation."""
     return datetime.fromtimestamp(at, UTC).isoformat().replace("+00:00", "Z")
 
 
 def ending(answer: ReplyFinished) -> dict[str, Json]:
-    """The fields of a response's end; times in nanoseconds. The turn and the version are additions."""
+    """Return a response's final fields; times in nanoseconds. The turn and the version are additions."""
     completion = answer.turn.completion
     return {
         "done": True,
@@ -121,7 +121,7 @@ def _nanoseconds(seconds: float) -> int:
 
 
 class OllamaStream:
-    """Lines of JSON: texts and thoughts as they come, a call once it is whole, and the end with its counts."""
+    """JSON lines: texts and thoughts as they stream, complete calls, and a last line with the counts."""
 
     media = "application/x-ndjson"
 
@@ -133,7 +133,7 @@ class OllamaStream:
 
     @property
     def keep_alive(self) -> bytes:
-        """An empty text: clients read each line as JSON."""
+        """A line with an empty text: clients parse each line as JSON."""
         return self._line("", "", (), {"done": False})
 
     def event(self, choice: int, event: Event) -> bytes:

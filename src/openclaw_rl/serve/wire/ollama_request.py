@@ -1,4 +1,4 @@
-"""The bodies of POST /api/chat, /api/generate and /api/show, as clients of Ollama send them."""
+"""Request models for POST /api/chat, /api/generate and /api/show, as Ollama's clients send them."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ from openclaw_rl.serve.wire.chat_request import AnyChatTool, ChatToolCall, call_
 from openclaw_rl.types import Json, Message, Prompt, Sampling
 
 LATEST = ":latest"
-"""the tag that clients add to a name without one"""
+"""the tag that clients add to an untagged name"""
 _UNLIMITED = 2**31
 _IMAGES = {"/9j/": "jpeg", "iVBORw0KGgo": "png", "R0lGOD": "gif", "UklGR": "webp"}
-"""how images begin in base64"""
+"""the beginnings of images in base64"""
 
 
 def _image(text: str) -> str:
-    """An image as a data: URL."""
+    """Return an image as a data: URL."""
     if text.startswith("data:"):
         return text
     kind = next((kind for head, kind in _IMAGES.items() if text.startswith(head)), None)
@@ -73,7 +73,7 @@ class OllamaOptions(RequestModel):
 
 
 class OllamaMessage(RequestModel):
-    """A message of the system, the user or a tool."""
+    """A system, user or tool message."""
 
     role: Literal["system", "user", "tool"]
     content: str | None = None
@@ -98,7 +98,7 @@ AnyOllamaMessage = Annotated[
 
 
 class OllamaRequest(SharedRequest):
-    """The fields of /api/chat and /api/generate alike. ``stream`` is on unless it is false."""
+    """The common fields of /api/chat and /api/generate. ``stream`` is on unless it is false."""
 
     options: OllamaOptions | None = None
     format: Annotated[Literal["json", ""] | Table, TextOr()] | None = Field(
@@ -113,19 +113,19 @@ class OllamaRequest(SharedRequest):
 
 
 class OllamaChatRequest(OllamaRequest):
-    """A chat, as clients of Ollama ask for it."""
+    """A chat request, as sent by Ollama's clients."""
 
     messages: Annotated[Many[AnyOllamaMessage], Counted()] | None = None
     tools: Annotated[Many[AnyChatTool], Counted()] | None = None
 
 
 class OllamaGenerateRequest(OllamaRequest):
-    """A single prompt, as clients of Ollama ask for it."""
+    """A single-prompt request, as sent by Ollama's clients."""
 
     prompt: str | None = None
     system: str | None = None
     images: OllamaImages | None = None
-    suffix: str | None = Field(default=None, description="refused: nothing is filled in before a text")
+    suffix: str | None = Field(default=None, description="refused: a reply cannot be inserted before a text")
     own_template: str | None = Field(
         default=None, alias="template", description="refused: the chat template is the model's own"
     )
@@ -134,38 +134,38 @@ class OllamaGenerateRequest(OllamaRequest):
 
 
 class OllamaShowRequest(RequestModel):
-    """The name of a model, under either of its two names."""
+    """A model's name, under either of its two fields."""
 
     model: str | None = None
     name: str | None = None
 
 
 def parse_chat(body: Mapping[str, Json], limits: RequestLimits, defaults: Sampling) -> GenerationRequest:
-    """The request in a body of /api/chat; RequestError with the path of what cannot be read."""
-    given = fields.parse(OllamaChatRequest, body, limits)
-    messages = [_message(message) for message in given.messages or ()]
-    empty = None if messages else _loaded(given, {"message": {"role": "assistant", "content": ""}})
+    """Parse a body for /api/chat; raise RequestError with the path of the invalid field."""
+    request = fields.parse(OllamaChatRequest, body, limits)
+    messages = [_message(message) for message in request.messages or ()]
+    empty = None if messages else _loaded(request, {"message": {"role": "assistant", "content": ""}})
     prompt = Prompt(
         messages=tuple(messages) or _NOTHING,
-        tools=tuple(tool_of(tool.function) for tool in given.tools or ()),
-        template=_template(given),
+        tools=tuple(tool_of(tool.function) for tool in request.tools or ()),
+        template=_template(request),
     )
-    return _request(given, prompt, defaults, empty)
+    return _request(request, prompt, defaults, empty)
 
 
 def parse_generate(body: Mapping[str, Json], limits: RequestLimits, defaults: Sampling) -> GenerationRequest:
-    """The request in a body of /api/generate; RequestError with the path of what cannot be read."""
-    given = fields.parse(OllamaGenerateRequest, body, limits)
-    if not given.prompt:
-        return _request(given, Prompt(messages=_NOTHING), defaults, _loaded(given, {"response": ""}))
-    _refuse_own_templates(given)
-    system = [Message(role="system", content=given.system)] if given.system else []
-    asked = Message(role="user", content=given.prompt, images=tuple(given.images or ()))
-    return _request(given, Prompt(messages=(*system, asked), template=_template(given)), defaults, None)
+    """Parse a body for /api/generate; raise RequestError with the path of the invalid field."""
+    request = fields.parse(OllamaGenerateRequest, body, limits)
+    if not request.prompt:
+        return _request(request, Prompt(messages=_NOTHING), defaults, _loaded(request, {"response": ""}))
+    _refuse_own_templates(request)
+    system = [Message(role="system", content=request.system)] if request.system else []
+    message = Message(role="user", content=request.prompt, images=tuple(request.images or ()))
+    return _request(request, Prompt(messages=(*system, message), template=_template(request)), defaults, None)
 
 
 _NOTHING = (Message(role="user", content=""),)
-"""the prompt of a request that asks nothing, which no model sees"""
+"""the prompt of an empty request, which no model receives"""
 
 
 def _refuse_own_templates(given: OllamaGenerateRequest) -> None:
@@ -181,7 +181,7 @@ def _refuse_own_templates(given: OllamaGenerateRequest) -> None:
 
 
 def _loaded(given: OllamaRequest, empty: Mapping[str, Json]) -> Json:
-    """The answer to a client that only wants the model loaded or unloaded."""
+    """Return the answer to a client that only loads or unloads the model."""
     reason = "unload" if given.keep_alive in (0, "0") else "load"
     at = datetime.now(UTC).isoformat().replace("+00:00", "Z")
     return {"model": given.model or "", "created_at": at, **empty, "done_reason": reason, "done": True}
@@ -203,7 +203,7 @@ def _request(given: OllamaRequest, prompt: Prompt, defaults: Sampling, answer: J
 
 
 def untagged(model: str) -> str:
-    """A model's name without the tag that stands for no other."""
+    """Return a model's name without the default tag."""
     return model.removesuffix(LATEST)
 
 
@@ -227,7 +227,7 @@ def _message(message: OllamaMessage | OllamaAssistantMessage) -> Message:
 
 
 def _template(given: OllamaRequest) -> dict[str, Json]:
-    """Variables for the chat template; those that are named outright count."""
+    """Return the variables for the chat template; explicitly named variables have precedence."""
     if given.think is None:
         return given.template
     thinking: dict[str, Json] = {"enable_thinking": bool(given.think)}

@@ -1,4 +1,4 @@
-"""POST /v1/responses, and going on from an earlier response of any format."""
+"""POST /v1/responses, and continuing from an earlier response in any format."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from openclaw_rl.serve.sse import EventStream, dumps, event
 from openclaw_rl.serve.wire.responses_request import parse
 from openclaw_rl.types import Completion, Json, Message, Prompt, Sampling, ToolCall, new_id
 
-# What /v1/responses answers: the response object, and the events in the order that Codex and the SDKs need.
+# The output of /v1/responses: the response object, and the events in the order that Codex and the SDKs need.
 
 Item = dict[str, Json]
 
 
 def response_of(request: GenerationRequest, answer: ReplyFinished) -> Json:
-    """The finished response."""
+    """Return the finished response."""
     turn = answer.turn
     reply = turn.completion.reply
     custom = custom_tools(request)
@@ -58,7 +58,7 @@ def finished(
 
 
 def heading(request: GenerationRequest, turn: str, created: float, version: int | None) -> Item:
-    """A response that has just begun."""
+    """Return a response that has just begun."""
     return {
         "id": f"resp_{turn}",
         "object": "response",
@@ -88,7 +88,7 @@ def _usage(completion: Completion) -> Json:
 
 
 def custom_tools(request: GenerationRequest) -> frozenset[str]:
-    """The names of tools that take plain text instead of JSON."""
+    """Return the names of tools that take plain text instead of JSON."""
     tools = request.echo.get("tools", [])
     return frozenset(tool["name"] for tool in tools if tool.get("type") == "custom")
 
@@ -130,14 +130,14 @@ def call_item(turn: str, place: int, call: ToolCall, custom: frozenset[str]) -> 
 
 
 def plain_input(arguments: str) -> str:
-    """The text that a custom tool is given."""
+    """Return the text argument for a custom tool."""
     parsed: Mapping[str, Json] = json.loads(arguments or "{}")
     text = parsed.get("input", "")
     return text if isinstance(text, str) else dumps(text)
 
 
 class ResponsesStream(EventStream):
-    """Events, each numbered. An item is added, filled, done; the next follows; the response completes."""
+    """Numbered events. Each item is added, filled and finished before the next; then the response completes."""
 
     def __init__(self, request: GenerationRequest, turn: str, created: float) -> None:
         self._request = request
@@ -148,7 +148,7 @@ class ResponsesStream(EventStream):
         self._kind: str | None = None  # the open item: reasoning or message
         self._text: list[str] = []
         self._pieces: list[Piece] = []  # sampled, not yet sent
-        self._sent: list[Piece] = []  # those of the open message
+        self._sent: list[Piece] = []  # sent in the open message
         self._version: int | None = None
         self._given_up = 0
         self._call: tuple[CallStart, list[str]] | None = None
@@ -190,17 +190,17 @@ class ResponsesStream(EventStream):
             case CallEnd():
                 return self._end_call()
             case CallBroken():
-                self._call = None  # an item that is never done is never run, and keeps its place
+                self._call = None  # an unfinished item is never run, and keeps its place
                 self._given_up += 1
         return b""
 
     def _text_delta(self, text: str) -> bytes:
         opening = b"" if self._kind == "message" else self._close() + self._open_message()
         self._text.append(text)
-        new, self._pieces = self._pieces, []
-        self._sent.extend(new)
+        fresh, self._pieces = self._pieces, []
+        self._sent.extend(fresh)
         return opening + self._send(
-            "response.output_text.delta", **self._position(), delta=text, logprobs=logprobs(new)
+            "response.output_text.delta", **self._position(), delta=text, logprobs=logprobs(fresh)
         )
 
     def _open_message(self) -> bytes:
@@ -227,25 +227,25 @@ class ResponsesStream(EventStream):
         return {"item_id": f"{prefix}_{self._turn}{self._place}", "output_index": self._place, "content_index": 0}
 
     def _close(self) -> bytes:
-        """Ends the item that is open."""
+        """End the open item."""
         if self._kind is None:
             return b""
         text = "".join(self._text)
         if self._kind == "message":
             logs = logprobs(self._sent)
-            done = self._send("response.output_text.done", **self._position(), text=text, logprobs=logs)
+            events = self._send("response.output_text.done", **self._position(), text=text, logprobs=logs)
             item = message_item(self._turn, self._place, text, self._sent)
         else:
-            done = self._send("response.reasoning_text.done", **self._position(), text=text)
+            events = self._send("response.reasoning_text.done", **self._position(), text=text)
             item = thought_item(self._turn, self._place, text)
-        done += self._send("response.content_part.done", **self._position(), part=item["content"][0])
+        events += self._send("response.content_part.done", **self._position(), part=item["content"][0])
         self._kind = None
-        return done + self._finish_item(item)
+        return events + self._finish_item(item)
 
     def _finish_item(self, item: Item) -> bytes:
-        done = self._send("response.output_item.done", output_index=self._place, item=item)
+        events = self._send("response.output_item.done", output_index=self._place, item=item)
         self._output.append(item)
-        return done
+        return events
 
     def _begin_call(self, start: CallStart) -> bytes:
         self._call = (start, [])
@@ -263,7 +263,7 @@ class ResponsesStream(EventStream):
         start, written = self._call
         written.append(text)
         if start.name in self._custom:
-            return b""  # the text inside is sent when it is whole
+            return b""  # the text inside is sent once it is complete
         position = {"item_id": f"fc_{self._turn}{self._place}", "output_index": self._place}
         return self._send("response.function_call_arguments.delta", **position, delta=text)
 
@@ -293,16 +293,16 @@ class ResponsesStream(EventStream):
         return b""
 
     def error(self, error: ApiError) -> bytes:
-        shown = {"code": error.code or "server_error", "message": error.message}
+        details = {"code": error.code or "server_error", "message": error.message}
         begun = heading(self._request, self._turn, self._created, self._version)
-        response = {**begun, "status": "failed", "error": shown}
+        response = {**begun, "status": "failed", "error": details}
         first = b"" if self._number else self._send("response.created", response={**response, "status": "in_progress"})
         failed = self._send("response.failed", response=response)
-        return first + failed + self._send("error", **shown, param=openai_error(error)["error"]["param"])
+        return first + failed + self._send("error", **details, param=openai_error(error)["error"]["param"])
 
 
 class ResponsesWire:
-    """Responses: input as text or as items, output as items; what Codex speaks."""
+    """Responses: input as text or as items, output as items; the API that Codex uses."""
 
     name = "responses"
 
@@ -323,7 +323,7 @@ class ResponsesWire:
 
 
 def continued_prompt(prompt: Prompt, before: Prompt, reply: Message) -> Prompt:
-    """The prompt that goes on after an earlier response; new instructions take the place of the old ones."""
+    """Return the prompt that continues after an earlier response; new instructions replace the earlier ones."""
     earlier = list(before.messages)
     fresh = list(prompt.messages)
     opening: list[Message] = []
@@ -336,17 +336,17 @@ def continued_prompt(prompt: Prompt, before: Prompt, reply: Message) -> Prompt:
 
 
 NO_TURN = "0" * 26
-"""in the id of an answer that is about no turn"""
+"""the turn id in an answer that refers to no turn"""
 _ANSWER = re.compile(r"([0-9a-z]{26})n[0-9a-z]{26}")
 
 
 def answer_id(turn: str | None) -> str:
-    """An id for an answer of the gateway's own; `turn_of` leads from it to the turn that it is about."""
+    """Return an id for a gateway answer; `turn_of` maps it to the turn that the answer refers to."""
     return f"{turn or NO_TURN}n{new_id()}"
 
 
 def turn_of(response_id: str) -> str:
-    """The turn behind a response id of any format; of an answer of the gateway's own, the turn that it is about."""
+    """Return the turn behind a response id in any format; for a gateway answer, the turn that it refers to."""
     for prefix in ("resp_", "msg_", "chatcmpl-"):
         response_id = response_id.removeprefix(prefix)
     if answer := _ANSWER.fullmatch(response_id):

@@ -1,4 +1,4 @@
-"""What POST /v1/responses takes: items, read into a prompt."""
+"""Request models for POST /v1/responses: items, parsed into a prompt."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class ReasoningText(RequestModel):
 
 
 class ReasoningItem(RequestModel):
-    """What the model thought before its reply: the text of it, else its summary."""
+    """The model's reasoning before its reply: its text, else its summary."""
 
     type: Literal["reasoning"]
     content: Many[ReasoningText] | None = None
@@ -94,7 +94,7 @@ class FunctionCallItem(RequestModel):
 
 
 class CustomCallItem(RequestModel):
-    """The call of a tool that takes plain text."""
+    """A call to a tool that takes plain text."""
 
     type: Literal["custom_tool_call"]
     input: str
@@ -103,7 +103,7 @@ class CustomCallItem(RequestModel):
 
 
 class CallOutputItem(RequestModel):
-    """What a tool gave back."""
+    """A tool's result."""
 
     type: Literal["function_call_output", "custom_tool_call_output"]
     output: ResponsesContent | None = None
@@ -121,7 +121,7 @@ class ItemReference(RequestModel):
 
 
 class ServerItem(RequestModel):
-    """What a tool of another server did: ignored, for there is no such tool here."""
+    """An item about another server's tool: ignored, since that tool does not exist here."""
 
     type: str
 
@@ -190,7 +190,7 @@ class AllowedTools(RequestModel):
 
 
 class ServerToolChoice(RequestModel):
-    """A tool that is not here: the choice is left to the model."""
+    """A tool that does not exist here: the choice is left to the model."""
 
     type: str | None = None
 
@@ -210,7 +210,7 @@ class TextOptions(RequestModel):
 
 
 class ResponsesRequest(ApiRequest):
-    """A response, as Codex asks for it."""
+    """A response request, as sent by Codex."""
 
     model_config = ConfigDict(json_schema_extra={"required": ["input"]})
 
@@ -231,34 +231,34 @@ class ResponsesRequest(ApiRequest):
 
 
 def parse(body: Mapping[str, Json], limits: RequestLimits, defaults: Sampling) -> GenerationRequest:
-    """The request in a body; RequestError with the path of what cannot be read."""
-    given = fields.parse(ResponsesRequest, body, limits)
-    system = [Message(role="system", content=given.instructions)] if given.instructions else []
-    tools = tuple(tool for each in given.tools or () if (tool := _tool(each)))
+    """Parse a body; raise RequestError with the path of the invalid field."""
+    request = fields.parse(ResponsesRequest, body, limits)
+    system = [Message(role="system", content=request.instructions)] if request.instructions else []
+    tools = tuple(tool for declared in request.tools or () if (tool := _tool(declared)))
     prompt = Prompt(
-        messages=need_messages(system + _messages(given.input), "input"),
+        messages=need_messages(system + _messages(request.input), "input"),
         tools=tools,
-        tool_choice=_choice(given.tool_choice, tools),
-        template=given.template,
+        tool_choice=_choice(request.tool_choice, tools),
+        template=request.template,
     )
-    form = given.text.format if given.text else None
+    form = request.text.format if request.text else None
     return GenerationRequest(
         prompt=prompt,
         sampling=build_sampling(
             defaults,
             {"max_tokens": "max_output_tokens"},
-            temperature=given.temperature,
-            top_p=given.top_p,
-            max_tokens=given.max_output_tokens,
-            top_logprobs=given.top_logprobs,
+            temperature=request.temperature,
+            top_p=request.top_p,
+            max_tokens=request.max_output_tokens,
+            top_logprobs=request.top_logprobs,
             json_schema=schema_of(form),
         ),
-        model=given.model or "",
-        stream=bool(given.stream),
-        logprobs=_LOGPROBS in (given.include or ()),
-        session=given.session,
-        guessed_session=given.guessed_session,
-        after=given.previous_response_id,
+        model=request.model or "",
+        stream=bool(request.stream),
+        logprobs=_LOGPROBS in (request.include or ()),
+        session=request.session,
+        guessed_session=request.guessed_session,
+        after=request.previous_response_id,
         schema_at="text.format",
         strict=is_strict(form),
         echo=_echo(body),
@@ -266,7 +266,7 @@ def parse(body: Mapping[str, Json], limits: RequestLimits, defaults: Sampling) -
 
 
 def _echo(body: Mapping[str, Json]) -> dict[str, Json]:
-    """What the response repeats of the request, as it was sent."""
+    """Return the request fields that the response repeats, as sent."""
     return {
         "instructions": body.get("instructions"),
         "metadata": body.get("metadata") or {},
@@ -296,7 +296,7 @@ def _messages(given: str | list[ResponsesItem] | None) -> list[Message]:
 
 @dataclass
 class ItemReader:
-    """Joins items to messages: the reasoning, the text and the calls of one reply are one message."""
+    """Joins items to messages: one reply's reasoning, text and calls are one message."""
 
     _messages: list[Message] = field(default_factory=list)
     _reasoning: list[str] = field(default_factory=list)
