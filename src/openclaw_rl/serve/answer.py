@@ -1,4 +1,4 @@
-"""Answers a request: streams the policy's reply, reads it, records the turn, and only then says it is finished."""
+"""Answer a request: stream the policy's reply, parse it, record the turn, and only then report it finished."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 RAW_LOGPROBS = "raw_logprobs"
-"""the mark of an aborted turn: its log-probs are those of temperature 1, and it is never trained"""
+"""flaw mark for an aborted turn: its log-probs are at temperature 1, and it is never trained"""
 _UNKNOWN: Tokens = (0,)
 _TAIL = 512
 _LONG = 2**18
@@ -50,7 +50,7 @@ _LONG = 2**18
 
 @dataclass(slots=True)
 class _PartialReply:
-    """A reply so far."""
+    """A partial reply."""
 
     parser: ReplyParser
     tokens: list[int] = field(default_factory=list)
@@ -64,7 +64,7 @@ class _PartialReply:
 
 @dataclass(slots=True, kw_only=True)
 class Answerer:
-    """Everything that answering takes. ``write`` runs blocking work on the one thread that writes."""
+    """The resources and rules for answering. ``write`` runs blocking work on the single writer thread."""
 
     policy: Policy
     ledger: TurnLedger
@@ -76,10 +76,10 @@ class Answerer:
     clock: Callable[[], float]
     ready: Callable[[], bool]
     isolate_users: bool
-    """whether users share nothing that the policy has read"""
+    """True if users must share nothing that the policy has read"""
     long: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     aborted: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
-    """aborted turns are written one at a time: a reply that a caller waits for passes all but one of them"""
+    """aborted turns are written one at a time, so that they delay a reply with a waiting caller by at most one write"""
     pending: set[asyncio.Future[None]] = field(default_factory=set)
     recorder: TurnRecorder = field(init=False)
 
@@ -87,13 +87,13 @@ class Answerer:
         self.recorder = TurnRecorder(self.ledger, self.metrics)
 
     async def write(self, work: Callable[[], T]) -> T:
-        """Once begun it is carried through, even if the caller is gone."""
+        """Run ``work`` on the writer thread; complete it even if the caller disconnects."""
         return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self.writer, work))
 
     async def answer(
         self, request: GenerationRequest, caller: Caller, *, turn: str, version: int | None, choice: int = 0
     ) -> AsyncGenerator[Event, None]:
-        """The events of one reply. Closed early, it stops the policy and keeps the turn as aborted."""
+        """Yield one reply's events. If closed early, stop the policy and record the turn as aborted."""
         started = time.perf_counter()
         opened = await self._open_with_note(_for_choice(request, choice), caller, version)
         request, partial, item, stream = opened.request, opened.partial, opened.item, opened.stream
@@ -109,20 +109,20 @@ class Answerer:
                     if delta is not None:
                         yield delta
                     item = await _next(stream, request)
-            rest = _add_rest(partial, item)
-            if rest:
-                yield ReplyDelta(rest)
+            remainder = _add_rest(partial, item)
+            if remainder:
+                yield ReplyDelta(remainder)
             partial.whole = True
             seconds = time.perf_counter() - started
             end = await self._end(request, caller, turn, partial, _read(item, partial.parser))
             yield replace(end, first=first, seconds=seconds)
-        except BaseException as error:  # whatever ended it, what was sampled is kept; the reason goes on its way
+        except BaseException as error:  # record the sampled tokens after any failure, then re-raise it
             if partial.begun and not partial.whole:
                 await self._abort(request, caller, turn, partial, encode=not isinstance(error, BackendDown))
             raise
 
     async def _open_with_note(self, request: GenerationRequest, caller: Caller, version: int | None) -> _Opened:
-        """A prompt that only its note makes too long goes without it."""
+        """Open the stream; retry without the note if the prompt exceeds the context with it."""
         try:
             return await self.retry_while_down(lambda: self._open(request, caller, version))
         except ContextOverflow:
@@ -132,9 +132,9 @@ class Answerer:
         return await self.retry_while_down(lambda: self._open(plain, caller, version))
 
     async def _open(self, request: GenerationRequest, caller: Caller, version: int | None) -> _Opened:
-        """The first item of the policy's stream, and the stream that goes on from there.
+        """Open the policy's stream and read its first item.
 
-        What depends on the model (its context, how it writes calls) is only known once it is ready.
+        The model's properties (its context, its tool-call format) are known only once it is ready.
         """
         if not self.ready():
             raise BackendDown("the model is still being loaded", retry_after=0.2)
@@ -152,7 +152,7 @@ class Answerer:
             raise
 
     async def retry_while_down(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """What ``attempt`` gives. While the backend is down it is held and tried again, up to the limit."""
+        """Return the result from ``attempt``; while the backend is down, wait and retry up to the hold limit."""
         deadline = time.monotonic() + self.limits.hold_seconds
         first = True
         while True:
@@ -161,23 +161,23 @@ class Answerer:
             except BackendGone:
                 raise
             except BackendDown as down:
-                left = deadline - time.monotonic()
-                if left <= 0:
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
                     raise
                 if first:
                     self.metrics.held.inc()
-                    log.warning("backend down, request held for up to %.0f s: %s", left, down.what)
+                    log.warning("backend down, request held for up to %.0f s: %s", remaining, down.what)
                 first = False
-                await asyncio.sleep(min(max(down.retry_after, 0.001), left, 2.0))
+                await asyncio.sleep(min(max(down.retry_after, 0.001), remaining, 2.0))
 
     async def _count(self, request: GenerationRequest) -> int | None:
-        """The prompt's tokens, for a format that names them before the reply."""
+        """Return the prompt's token count, for a format that reports it before the reply."""
         if not request.count_prompt:
             return None
         try:
             return len(await self.policy.encode(request.sent))
         except OpenClawError:
-            return None  # the end of the reply counts again, from the tokens themselves
+            return None  # the reply's end counts again, from the tokens themselves
 
     def _policy_of(self, user: str) -> Policy:
         policy = self.policy
@@ -215,44 +215,44 @@ class Answerer:
         )
 
     async def _keep(self, turn: Turn, caller: Caller) -> None:
-        """Durable when it returns; if it cannot be kept, the reply comes all the same (see `TurnRecorder`)."""
-        done = turn.completion
-        self.metrics.turns.labels(done.finish).inc()
+        """Record a turn durably; if that fails, the reply is still delivered (see `TurnRecorder`)."""
+        completion = turn.completion
+        self.metrics.turns.labels(completion.finish).inc()
         if not (self.recording.intercept and caller.stored):
             return
         try:
             await self._carried_through(self._written(turn))
-        except Exception as error:  # a damaged ledger, a redactor of the user's own: logged, counted, survived
+        except Exception as error:  # a damaged ledger or a custom redactor: log and count the loss, then continue
             log.error("turn lost id=%s: it could not be kept: %s", turn.id, type(error).__name__)
             log.debug("turn lost id=%s: %s", turn.id, error)
             return
         log.log(
-            logging.INFO if environment_of(turn.user) is None else logging.DEBUG,  # steps would hide all others
-            "turn id=%s user=%s version=%d finish=%s prompt_tokens=%d reply_tokens=%d",  # a session's name is deleted
-            *(turn.id, turn.user, done.version, done.finish),
-            *(len(done.prompt_tokens), len(done.reply_tokens)),
+            logging.INFO if environment_of(turn.user) is None else logging.DEBUG,  # steps would hide all other turns
+            "turn id=%s user=%s version=%d finish=%s prompt_tokens=%d reply_tokens=%d",  # no session: it is deletable
+            *(turn.id, turn.user, completion.version, completion.finish),
+            *(len(completion.prompt_tokens), len(completion.reply_tokens)),
         )
 
     async def _carried_through(self, work: Coroutine[Any, Any, None]) -> None:
-        """As every write: to its end, even if the caller is gone, or the server is ending."""
+        """Run ``work`` to its end even if the caller disconnects or the server stops, like every write."""
         task = asyncio.ensure_future(work)
         self.pending.add(task)
         task.add_done_callback(self.pending.discard)
         await asyncio.shield(task)
 
     async def settle(self) -> None:
-        """Return when all that was to be kept is kept; what could not be was reported to whoever waited for it."""
+        """Return once all pending writes are done; their failures were reported to their callers."""
         await asyncio.gather(*self.pending, return_exceptions=True)
 
     async def _written(self, turn: Turn) -> None:
         redact = self.recording.redact
-        kept = turn if redact is None else await self._redacted(turn, redact)
+        stored = turn if redact is None else await self._redacted(turn, redact)
         async with self.aborted if turn.completion.finish == "aborted" else nullcontext():
-            await self.write(lambda: self.recorder.add(kept))
+            await self.write(lambda: self.recorder.add(stored))
         await self.recorder.retry(self.write)
 
     async def _redacted(self, turn: Turn, redact: Redact) -> Turn:
-        """On a thread, so that neither the server nor what others write waits; long ones one after the other."""
+        """Redact on a thread, so that neither the server nor other writes wait; long turns run one at a time."""
         try:
             if sum(len(message.content) for message in turn.prompt.messages) <= _LONG:
                 return await asyncio.to_thread(redact_turn, turn, redact)
@@ -265,9 +265,9 @@ class Answerer:
     async def _abort(
         self, request: GenerationRequest, caller: Caller, turn_id: str, partial: _PartialReply, *, encode: bool
     ) -> None:
-        """Keep the tokens sampled before the caller left or the backend failed.
+        """Record the tokens sampled before the caller left or the backend failed.
 
-        ``encode`` False: the backend is starting again, and the caller waits for its error.
+        ``encode`` is False while the backend restarts and the caller waits for its error.
         """
         prompt_tokens = _UNKNOWN
         if encode:
@@ -291,7 +291,7 @@ class Answerer:
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """A reply that has begun: the request as the policy gets it, and the first item of its stream."""
+    """An opened reply: the request as sent to the policy, and its stream with the first item."""
 
     request: GenerationRequest
     partial: _PartialReply
@@ -309,7 +309,7 @@ class _Closable(Protocol):
 
 
 class _Closing:
-    """Gives a plug-in's stream an end that can be called."""
+    """Adds a no-op ``aclose`` to a plug-in's stream."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
@@ -335,7 +335,7 @@ async def _next(stream: _Closable, request: GenerationRequest) -> Delta | Comple
 
 
 def _for_choice(request: GenerationRequest, choice: int) -> GenerationRequest:
-    """Each of several replies is sampled with its own seed."""
+    """Give each of several replies its own seed."""
     seed = request.sampling.seed
     if choice == 0 or seed is None:
         return request
@@ -343,7 +343,7 @@ def _for_choice(request: GenerationRequest, choice: int) -> GenerationRequest:
 
 
 def _add_delta(request: GenerationRequest, partial: _PartialReply, delta: Delta) -> ReplyDelta | None:
-    """Adds a delta of the policy; what the caller gets of it, None while that is held back."""
+    """Add a policy delta; return its part for the caller, None while that is held back."""
     partial.begun = True
     for piece in delta.pieces:
         partial.tokens.append(piece.token)
@@ -358,14 +358,14 @@ def _add_delta(request: GenerationRequest, partial: _PartialReply, delta: Delta)
 
 
 def _add_rest(partial: _PartialReply, completion: Completion) -> list[Part]:
-    """What is in the completion and was in no delta."""
-    rest = completion.reply.content[partial.parser.fed :]
+    """Parse the completion's text that no delta contained."""
+    remainder = completion.reply.content[partial.parser.fed :]
     cut = completion.finish in ("length", "aborted")
-    return [*(partial.parser.feed(rest) if rest else ()), *partial.parser.end(cut=cut)]
+    return [*(partial.parser.feed(remainder) if remainder else ()), *partial.parser.end(cut=cut)]
 
 
 def _stop(request: GenerationRequest, partial: _PartialReply) -> str | None:
-    """The stop string that the sampled tokens ended with, if any did."""
+    """Return the stop string that ended the sampled tokens, if any."""
     for stop in request.sampling.stop:
         at = partial.tail.rfind(stop)
         if at >= 0 and len(partial.tail) - at - len(stop) < 32:
@@ -374,7 +374,7 @@ def _stop(request: GenerationRequest, partial: _PartialReply) -> str | None:
 
 
 def _read(completion: Completion, parser: ReplyParser) -> Completion:
-    """The completion with its raw text read: tokens and log-probs as they were."""
+    """Return the completion with its raw text parsed; tokens and log-probs are unchanged."""
     reply = parser.message()
     finish: Finish = "tool_calls" if reply.tool_calls and completion.finish == "stop" else completion.finish
     flaws = tuple(dict.fromkeys((*completion.flaws, *parser.flaws)))

@@ -1,4 +1,4 @@
-"""The answers of the API as models, for its description: the fields that a client can rely on."""
+"""Response models for the API description: the fields that a client can rely on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Count = Annotated[int, Field(ge=0)]
 
 
 class ResponseModel(BaseModel):
-    """An answer: the fields that a client can rely on; there may be more."""
+    """A response: the fields that a client can rely on; it may have more."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -86,8 +86,8 @@ class SessionDeleted(ResponseModel):
     user: str
     turns: Count
     notes: Count
-    trained: Count = Field(description="turns that steps had used")
-    versions: list[Count] = Field(description="those that have learned from it: weights do not forget by deletion")
+    trained: Count = Field(description="turns that training steps had used")
+    versions: list[Count] = Field(description="versions trained on this session; deletion does not change weights")
     message: str
 
 
@@ -97,7 +97,7 @@ class NoteObject(ResponseModel):
     user: str
     kind: NoteKind
     text: str
-    put: str = Field(description="the words that go into a prompt for it")
+    put: str = Field(description="the note's wording in a prompt")
     state: NoteState
     replaced_by: Count | None = None
     turn: str | None = None
@@ -144,7 +144,7 @@ class ModelList(ResponseModel):
 
 
 class HealthReport(ResponseModel):
-    """What the process says of itself."""
+    """The process's health."""
 
 
 class ErrorDetail(ResponseModel):

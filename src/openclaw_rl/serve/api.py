@@ -1,4 +1,4 @@
-"""The API server: four wire formats over one policy, every answered turn kept.
+"""The API server: four wire formats over one policy; every answered turn is recorded.
 
 POST /v1/chat/completions   /v1/responses   /v1/messages   /v1/messages/count_tokens
 POST /api/chat              /api/generate    /api/show
@@ -65,10 +65,10 @@ def build_app(
     health: Health,
     clock: Callable[[], float] = time.time,
 ) -> Starlette:
-    """The server as an ASGI app; the policy must have been started.
+    """Build the server as an ASGI app; the policy must have been started.
 
-    ``health`` may say ``{"ready": False, ...}`` while the model loads, and ``{"reasons": [...]}`` for whatever else
-    makes the server unfit; all it says is shown at /readyz.
+    ``health`` may return ``{"ready": False, ...}`` while the model loads, and ``{"reasons": [...]}`` for other reasons
+    why the server is unfit; /readyz shows the whole report.
     """
     writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ledger")
     answerer = Answerer(
@@ -84,11 +84,11 @@ def build_app(
         isolate_users=len(set(access.keys.values())) > 1,
     )
     server = ServerState(answerer, access, notes.prompter if notes else None)
-    said = OutrightFeedback(server, outright)
+    feedback = OutrightFeedback(server, outright)
     app = Starlette(
         routes=[
-            *_routes(server, said, health),
-            *ollama_routes(server, said),
+            *_routes(server, feedback, health),
+            *ollama_routes(server, feedback),
             *note_routes(server, notes),
             *control_routes(server, control),
             *deletion_routes(server, delete),
@@ -109,7 +109,7 @@ def _lifespan(answerer: Answerer, writer: ThreadPoolExecutor, parser: ThreadPool
         await answerer.settle()
         answerer.recorder.stop()
         writer.submit(answerer.recorder.end)
-        writer.shutdown(wait=True)  # what was handed over is written before the process ends
+        writer.shutdown(wait=True)  # submitted turns are written before the process ends
 
     return lifespan
 
@@ -159,7 +159,7 @@ def _routes(server: ServerState, outright: OutrightFeedback, health: Health) -> 
 
 
 class InfoHandlers:
-    """The endpoints that only inform."""
+    """The informational endpoints."""
 
     def __init__(self, server: ServerState, health: Health) -> None:
         self._server = server
@@ -173,15 +173,15 @@ class InfoHandlers:
         await admitted.exchange.reply_json(200, page)
 
     async def model(self, admitted: AdmittedRequest) -> None:
-        wanted = admitted.exchange.scope["path_params"]["id"]
-        if not wanted:
+        model_id = admitted.exchange.scope["path_params"]["id"]
+        if not model_id:
             await self.models(admitted)
             return
-        self._server.route(wanted)
-        await admitted.exchange.reply_json(200, self._entry(wanted))
+        self._server.route(model_id)
+        await admitted.exchange.reply_json(200, self._entry(model_id))
 
     def _entry(self, model: str) -> dict[str, Json]:
-        """One entry that reads as OpenAI's and as Anthropic's."""
+        """Return an entry that is valid in both OpenAI's and Anthropic's format."""
         return {
             "id": model,
             "object": "model",
@@ -215,12 +215,12 @@ class InfoHandlers:
         await admitted.exchange.reply(200, page, "text/plain; version=0.0.4; charset=utf-8")
 
     async def openapi(self, admitted: AdmittedRequest) -> None:
-        page = await asyncio.to_thread(page_for, self._server.model_name)  # the first time takes a tenth of a second
+        page = await asyncio.to_thread(page_for, self._server.model_name)  # the first call takes a tenth of a second
         await admitted.exchange.reply(200, page)
 
 
 async def _not_found(request: Request, error: Exception) -> Response:
-    """No such path or method, in the shape of the format that the path belongs to."""
+    """Answer an unknown path or method in the path's wire format."""
     assert isinstance(error, HTTPException)
     what = "there is nothing here" if error.status_code == 404 else "this method is not allowed here"
     api_error = ApiError(status=error.status_code, message=f"{what}; see /openapi.json")

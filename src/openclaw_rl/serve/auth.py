@@ -1,4 +1,4 @@
-"""Who may use the API: keys and their users."""
+"""API access: keys and their users."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from openclaw_rl.errors import NotAllowed, RequestError
 from openclaw_rl.types import Json, Kind
 
 OPEN_USER = "local"
-"""who everybody is where no keys are set"""
+"""the user for all requests if no keys are set"""
 
 Headers = Mapping[str, str]
 
 
 def headers_of(raw: Collection[tuple[bytes, bytes]], limit: int) -> dict[str, str]:
-    """Headers by lower-case name; too many bytes of them are refused."""
+    """Return headers by lower-case name; raise RequestError if they exceed ``limit`` bytes."""
     if sum(len(name) + len(value) for name, value in raw) > limit:
         raise RequestError(f"the headers are larger than {limit} bytes", status=431)
     return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in raw}
 
 
 class ApiKeys:
-    """Knows a user by the key; compares in constant time.
+    """Maps an API key to its user, comparing in constant time.
 
-    A user called ``env:NAME`` is an environment: only whoever writes the keys can make one. ``own`` are the keys of
-    environments that this process runs itself; they admit them and shut nobody out.
+    A user called ``env:NAME`` is an environment; only an entry in the keys can create one. ``own`` holds the keys for
+    environments that this process runs: they admit those environments and do not make a key mandatory.
     """
 
     def __init__(self, keys: Mapping[str, str], own: Mapping[str, str]) -> None:
@@ -35,17 +35,17 @@ class ApiKeys:
         self.open = not keys
 
     def user(self, headers: Headers) -> str:
-        given = _given_key(headers).encode("latin-1")
-        found = None
-        for key, user in self._keys:  # all of them, so that time tells nothing
-            if hmac.compare_digest(key, given):
-                found = user
-        if found is None and self.open:
+        presented = _given_key(headers).encode("latin-1")
+        match = None
+        for key, user in self._keys:  # compare all keys, so that the time reveals nothing
+            if hmac.compare_digest(key, presented):
+                match = user
+        if match is None and self.open:
             return OPEN_USER
-        if found is None:
-            what = "this key is not known" if given else "a key is needed"
+        if match is None:
+            what = "this key is not known" if presented else "a key is needed"
             raise NotAllowed(what, remedy="send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'")
-        return found
+        return match
 
 
 def _given_key(headers: Headers) -> str:
@@ -55,18 +55,18 @@ def _given_key(headers: Headers) -> str:
     return headers.get("x-api-key", "").strip()
 
 
-# What the headers and the body say about a turn: its session, main or side, to be trained or not.
+# A turn's metadata from headers and body: its session, main or side, trained or not.
 
 _SESSION_HEADERS = (
-    "x-session-id",  # ours, and opencode's
-    "x-session-affinity",  # OpenClaw: session id and epoch, which together are one conversation
+    "x-session-id",  # this API's, and opencode's
+    "x-session-affinity",  # OpenClaw: session id and epoch, which together name one conversation
     "session_id",  # OpenClaw, likewise
     "x-claude-code-session-id",
     "thread-id",  # Codex: a thread within a session
     "session-id",  # Codex
 )
 NOTES_HEADER = "x-openclaw-rl-notes"
-"""off keeps standing notes out of a request's prompt; in a response, the numbers of those that were put in"""
+"""off omits standing notes from a request's prompt; in a response, the numbers of the inserted notes"""
 _NAME = re.compile(r"[^\x00-\x1f\x7f]{1,256}")
 _CLAUDE_SESSION = re.compile(r"session_([0-9A-Za-z-]{8,64})")
 _LONGEST_CLIENT = 256
@@ -76,7 +76,7 @@ _FALSE = frozenset({"", "0", "false", "no", "off"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnHeaders:
-    """What the headers of one request say. ``train_session`` False: this session is out of training from now on."""
+    """One request's headers. ``train_session`` False excludes the session from training from now on."""
 
     session: str | None
     group: str | None
@@ -89,7 +89,7 @@ class TurnHeaders:
 
 
 def read_headers(headers: Mapping[str, str]) -> TurnHeaders:
-    """Raises RequestError for a header that cannot be read; an absent header means nothing."""
+    """Parse the headers; raise RequestError for a malformed header. An absent header sets nothing."""
     train = headers.get("x-openclaw-rl-train", "on").strip().lower()
     if train not in ("on", "off", "off-session"):
         raise _header("x-openclaw-rl-train", "must be on, off or off-session")
@@ -106,7 +106,7 @@ def read_headers(headers: Mapping[str, str]) -> TurnHeaders:
 
 
 def _session(headers: Mapping[str, str]) -> str | None:
-    """The first name; where another header says the same name with an epoch (``NAME:3``), that one."""
+    """Return the first session name; if another header has the same name with an epoch (``NAME:3``), return that."""
     names = [_named(headers, name) for name in _SESSION_HEADERS if headers.get(name, "").strip()]
     if not names:
         return None
@@ -118,7 +118,7 @@ def _named(headers: Mapping[str, str], name: str) -> str:
 
 
 def _utf8(value: str) -> str:
-    """A header's value as UTF-8 where its bytes are that, so that a name reads the same in a header and in a path."""
+    """Decode a header's value as UTF-8 if it is valid, so that a name is equal in a header and in a path."""
     try:
         return value.encode("latin-1").decode("utf-8")
     except UnicodeError:
@@ -126,7 +126,7 @@ def _utf8(value: str) -> str:
 
 
 def session_name(text: str, where: str) -> str:
-    """A session's or group's name, 1 to 256 characters without control characters."""
+    """Check a session's or group's name: 1 to 256 characters without control characters."""
     if not _NAME.fullmatch(text):
         raise _header(where, "must be 1 to 256 characters without control characters")
     return text
@@ -160,7 +160,7 @@ def _header(name: str, what: str) -> RequestError:
 
 
 def guess_session(user_id: Json, *named: Json) -> str | None:
-    """The session by a field that often, though not always, goes with one conversation."""
+    """Return the session from a field that often, but not always, identifies one conversation."""
     claude = _CLAUDE_SESSION.search(user_id) if isinstance(user_id, str) else None
     if claude:
         return claude[1]

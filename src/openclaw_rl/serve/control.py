@@ -1,4 +1,4 @@
-"""POST /v1/control, GET /v1/turns/{id}/tokens: what a run is told to do, and the very tokens of a reply."""
+"""POST /v1/control, GET /v1/turns/{id}/tokens: commands to a run, and a reply's exact tokens."""
 
 from __future__ import annotations
 
@@ -23,36 +23,36 @@ ControlWord = Literal["rollback", "pause", "resume", "pin", "unpin"]
 
 
 class SubmitsControl(Protocol):
-    """Writes down what a run is to do; the number of the request. Raises NotInLedger for what is not there."""
+    """Records a command to the run and returns its number; raises NotInLedger if the target does not exist."""
 
     def __call__(self, word: ControlWord, /, *, version: int | None, turn: str | None, reason: str) -> int: ...
 
 
 class RunControlRequest(RequestModel):
-    """What a run is to do: roll back, pause or resume training, keep a version or a turn or let it go."""
+    """A command to the run: roll back, pause or resume training, pin or unpin a version or a turn."""
 
     command: ControlWord
     version: Annotated[int, Whole(0)] | None = Field(
-        default=None, description="what to roll back to (not given: the weights before), or what is pinned"
+        default=None, description="version to roll back to (absent: the weights before), or to pin or unpin"
     )
-    turn: Name | None = Field(default=None, description="a turn whose reply is pinned")
-    reason: str | None = Field(default=None, description="why, for the ledger")
+    turn: Name | None = Field(default=None, description="turn whose reply is pinned or unpinned")
+    reason: str | None = Field(default=None, description="reason, for the ledger")
 
 
 def control_routes(server: ServerState, submit: SubmitsControl | None) -> list[Route]:
-    """The endpoints; without somebody to tell there is none for control."""
+    """Return the endpoints; without ``submit`` there is no control endpoint."""
     handle = ControlHandlers(server, submit)
-    found = [
+    routes = [
         Route("/v1/turns/{id}/tokens", ApiEndpoint(server, "tokens", handle.tokens, openai_error), methods=["GET"])
     ]
     if submit is not None:
         endpoint = ApiEndpoint(server, "control", handle.control, openai_error)
-        found.append(Route("/v1/control", endpoint, methods=["POST"]))
-    return found
+        routes.append(Route("/v1/control", endpoint, methods=["POST"]))
+    return routes
 
 
 class ControlHandlers:
-    """Each answers one request. Only an admin controls a run; a turn is its user's, and an admin's."""
+    """Handles one request each. Only an admin controls a run; a turn is readable by its user and by an admin."""
 
     def __init__(self, server: ServerState, submit: SubmitsControl | None) -> None:
         self._server = server
@@ -60,50 +60,50 @@ class ControlHandlers:
 
     async def control(self, admitted: AdmittedRequest) -> None:
         limits = self._server.limits
-        given: RunControlRequest = await read_body(
+        request: RunControlRequest = await read_body(
             self._server, admitted.exchange, lambda body: parse(RunControlRequest, body, limits), limit=_LARGEST
         )
         if not self._server.is_admin(admitted.user):
             raise RequestError(
                 f"{admitted.user} may not control this run", status=403, remedy="name the user in serve.admins"
             )
-        _refuse_unfit(given)
-        reason = f"{given.reason or 'on request'} (by {admitted.user})"
+        _refuse_unfit(request)
+        reason = f"{request.reason or 'on request'} (by {admitted.user})"
         assert self._submit is not None
         submit = self._submit
         try:
             number = await asyncio.to_thread(
-                lambda: submit(given.command, version=given.version, turn=given.turn, reason=reason)
+                lambda: submit(request.command, version=request.version, turn=request.turn, reason=reason)
             )
         except NotInLedger as error:
             raise RequestError(str(error), status=404) from error
-        await admitted.exchange.reply_json(200, {"object": "control", "command": given.command, "request": number})
+        await admitted.exchange.reply_json(200, {"object": "control", "command": request.command, "request": number})
 
     async def tokens(self, admitted: AdmittedRequest) -> None:
         name = admitted.exchange.scope["path_params"]["id"]
         turn = await self._server.turn(name, admitted.user, others=self._server.is_admin(admitted.user))
-        done = turn.completion
-        kept = done.reply_tokens[:_MOST_TOKENS]
-        texts = {token: await self._server.policy.decode((token,)) for token in dict.fromkeys(kept)}
+        completion = turn.completion
+        tokens = completion.reply_tokens[:_MOST_TOKENS]
+        texts = {token: await self._server.policy.decode((token,)) for token in dict.fromkeys(tokens)}
         reply: list[Json] = [
             {"token": token, "text": texts[token], "logprob": logprob}
-            for token, logprob in zip(kept, done.logprobs, strict=False)
+            for token, logprob in zip(tokens, completion.logprobs, strict=False)
         ]
         await admitted.exchange.reply_json(
             200,
             {
                 "object": "turn.tokens",
                 "turn": turn.id,
-                "version": done.version,
-                "prompt_tokens": len(done.prompt_tokens),
-                "reply_tokens": len(done.reply_tokens),
+                "version": completion.version,
+                "prompt_tokens": len(completion.prompt_tokens),
+                "reply_tokens": len(completion.reply_tokens),
                 "reply": reply,
             },
         )
 
 
 def _refuse_unfit(given: RunControlRequest) -> None:
-    """A command takes what it can use and nothing else."""
+    """Raise RequestError for an argument that the command does not use, or lacks."""
     pins = given.command in ("pin", "unpin")
     if pins and (given.version is None) == (given.turn is None):
         raise RequestError(f"{given.command}: name a version or a turn", field="version")
@@ -113,17 +113,17 @@ def _refuse_unfit(given: RunControlRequest) -> None:
         raise RequestError(f"turn: {given.command} takes none", field="turn")
 
 
-# DELETE /v1/sessions/{id}: a session goes with everything of it; its user's to do, or an admin's.
+# DELETE /v1/sessions/{id}: deletes a session with all its data; for its user, or an admin.
 
 
 class DeletesSession(Protocol):
-    """Deletes a user's session; what went. Raises NotInLedger where there is none."""
+    """Deletes a user's session and returns the deletion; raises NotInLedger if the session does not exist."""
 
     def __call__(self, session: str, user: str, /, *, by: str) -> Deletion: ...
 
 
 def deletion_routes(server: ServerState, delete: DeletesSession | None) -> list[Route]:
-    """The endpoint; none without somebody who deletes."""
+    """Return the endpoint; none without ``delete``."""
     if delete is None:
         return []
     endpoint = ApiEndpoint(server, "sessions", DeletionHandler(server, delete), openai_error)
@@ -131,7 +131,7 @@ def deletion_routes(server: ServerState, delete: DeletesSession | None) -> list[
 
 
 class DeletionHandler:
-    """Deletes a session. Another user's is not there, but for an admin who names that user."""
+    """Deletes a session. Another user's session is accessible only to an admin who names that user."""
 
     def __init__(self, server: ServerState, delete: DeletesSession) -> None:
         self._server = server
@@ -141,7 +141,7 @@ class DeletionHandler:
         named = session_name(admitted.exchange.scope["path_params"]["id"], "id")
         session, user = self._server.stored_name(named), self._user(admitted)
         try:
-            done = await asyncio.to_thread(lambda: self._delete(session, user, by=admitted.user))
+            deletion = await asyncio.to_thread(lambda: self._delete(session, user, by=admitted.user))
         except NotInLedger as error:
             raise RequestError("no such session", field="id", status=404) from error
         await admitted.exchange.reply_json(
@@ -150,16 +150,16 @@ class DeletionHandler:
                 "object": "session.deleted",
                 "session": session,
                 "user": user,
-                "turns": done.turns,
-                "notes": done.notes,
-                "trained": done.trained,
-                "versions": list(done.versions),
-                "message": f"{done.extent} deleted; {done.remains}",
+                "turns": deletion.turns,
+                "notes": deletion.notes,
+                "trained": deletion.trained,
+                "versions": list(deletion.versions),
+                "message": f"{deletion.extent} deleted; {deletion.remains}",
             },
         )
 
     def _user(self, admitted: AdmittedRequest) -> str:
-        """Whose session is meant: the caller's, unless an admin says otherwise."""
+        """Return the session's user: the caller, unless an admin names another."""
         query = parse_qs(admitted.exchange.scope["query_string"].decode("latin-1"))
         user = str(query.get("user", [admitted.user])[0])
         if user != admitted.user and not self._server.is_admin(admitted.user):

@@ -1,4 +1,4 @@
-"""The endpoints: each takes an exchange from its first byte to its last, and answers every failure in its own shape."""
+"""The endpoints: each handles an exchange from first byte to last and reports every failure in its own format."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ Handle = Callable[[AdmittedRequest], Awaitable[None]]
 
 
 class ApiEndpoint:
-    """An ASGI app around one handler: admits the caller, counts, and reports what goes wrong."""
+    """An ASGI app around one handler: admits the caller, counts requests, and reports errors."""
 
     def __init__(
         self, server: ServerState, name: str, handle: Handle, shape: Callable[[ApiError], Json], *, guarded: bool = True
@@ -80,7 +80,7 @@ class ApiEndpoint:
         except CallerGone:
             exchange.status = _GONE
             log.info("caller gone request=%s wire=%s", exchange.headers["x-request-id"], self._name)
-        except Exception as error:  # the last resort: whatever happened, the caller gets an answer and no traceback
+        except Exception as error:  # the last resort: the caller always gets an answer and no traceback
             await self._fail(exchange, error)
         finally:
             self._server.metrics.requests.labels(self._name, str(exchange.status)).inc()
@@ -88,11 +88,11 @@ class ApiEndpoint:
     async def _fail(self, exchange: HttpExchange, error: Exception) -> None:
         api_error = report_error(error, exchange, self._name)
         if exchange.started:
-            return  # the head is out, and the stream has reported what it could
+            return  # the head was sent, and the stream has reported the error
         if api_error.retry_after is not None:
             exchange.headers["retry-after"] = str(max(1, math.ceil(api_error.retry_after)))
         if not api_error.again:
-            exchange.headers["x-should-retry"] = "false"  # OpenAI's and Anthropic's SDKs keep to it
+            exchange.headers["x-should-retry"] = "false"  # OpenAI's and Anthropic's SDKs obey it
         if api_error.status == 401:
             exchange.headers["www-authenticate"] = "Bearer"
         if api_error.status in (408, 413):
@@ -100,13 +100,13 @@ class ApiEndpoint:
         await exchange.reply_json(api_error.status, self._shape_for(exchange)(api_error))
 
     def _shape_for(self, exchange: HttpExchange) -> Callable[[ApiError], Json]:
-        """What both APIs have under one path is answered in the shape of the one that the caller speaks."""
+        """Return the error shape; on a path that both APIs have, the shape for the caller's API."""
         anthropic = any(name == b"anthropic-version" for name, _ in exchange.scope["headers"])
         return anthropic_error if anthropic and self._name == "look" else self._shape
 
 
 def report_error(error: Exception, exchange: HttpExchange, name: str) -> ApiError:
-    """What a caller gets for an error. Its words, which may quote a conversation, are logged at debug only."""
+    """Return the caller's error. Its message, which may quote a conversation, is logged at debug level only."""
     api_error = api_error_of(error)
     request = exchange.headers["x-request-id"]
     if api_error.status >= 500 and not isinstance(error, BackendDown | LedgerDown):
@@ -119,7 +119,7 @@ def report_error(error: Exception, exchange: HttpExchange, name: str) -> ApiErro
 
 
 def _check_head(headers: Headers, limit: int) -> None:
-    """Refuse by its head alone what would be refused once it is here."""
+    """Refuse by its head alone a request whose body would be refused."""
     size = headers.get("content-length", "0")
     if size.isdecimal() and int(size[:20]) > limit:
         raise RequestError(f"the body is larger than {limit} bytes", status=413)
@@ -129,7 +129,7 @@ def _check_head(headers: Headers, limit: int) -> None:
 
 
 def _is_large(headers: Headers) -> bool:
-    """A body that is worth a place before it is read; one that does not say how long it is may be."""
+    """Return True if a body must get a place before it is read; a body without a stated length counts as large."""
     size = headers.get("content-length", "0")
     return "transfer-encoding" in headers or not size.isdecimal() or int(size[:20]) > _LARGE
 
@@ -137,7 +137,7 @@ def _is_large(headers: Headers) -> bool:
 async def read_body(
     server: ServerState, exchange: HttpExchange, parse: Callable[[dict[str, Json]], T], *, limit: int | None = None
 ) -> T:
-    """What ``parse`` makes of the body. Large ones are parsed one after the other, so that nobody waits for all."""
+    """Read the body and return it parsed by ``parse``. Large bodies are parsed one at a time, off the event loop."""
     limits = server.limits
     raw = await exchange.body(limit or limits.body_bytes)
 
@@ -150,7 +150,7 @@ async def read_body(
 
 
 class GenerateHandler:
-    """Answers in one wire format, streamed or whole."""
+    """Answers in one wire format, streamed or complete."""
 
     def __init__(self, server: ServerState, wire: Wire, outright: Outright) -> None:
         self._server = server
@@ -158,7 +158,7 @@ class GenerateHandler:
         self._outright = outright
 
     async def __call__(self, admitted: AdmittedRequest) -> None:
-        """A large body is read once it has a place; a small one at once, so that callers queue in their order."""
+        """Read a large body once it has a place, a small one at once, so that callers queue in their order."""
         queue = self._server.queue(admitted.user)
         queue.check()
         if not _is_large(admitted.headers):
@@ -197,7 +197,7 @@ class GenerateHandler:
         return render
 
     async def _send_note(self, exchange: HttpExchange, request: GenerationRequest, noted: ReplyFinished) -> None:
-        """The gateway's own answer, the same for every reply that was asked for."""
+        """Send the gateway's own answer, repeated for every requested reply."""
         turn = noted.turn
         if (about := turn_of(turn.id)) != NO_TURN:
             exchange.headers["x-openclaw-rl-turn"] = about
@@ -214,13 +214,13 @@ class GenerateHandler:
     async def _whole(
         self, exchange: HttpExchange, request: GenerationRequest, caller: Caller, route: ModelRoute, place: Place
     ) -> list[ReplyFinished]:
-        """The replies. If the backend goes down meanwhile they are generated once more: nothing of them was shown."""
+        """Return the replies. If the backend goes down meanwhile, generate them once more: none was sent yet."""
         async with place:
             try:
                 return await self._ends(exchange, request, caller, route)
             except BackendDown as down:
                 if isinstance(down, BackendGone) or _VERSION not in exchange.headers:
-                    raise  # it never began, and was held as long as may be
+                    raise  # generation never began, and the hold limit is used up
                 return await self._ends(exchange, request, caller, route)
 
     async def _ends(
@@ -246,7 +246,7 @@ class GenerateHandler:
         turns: list[str],
         render: Renderer,
     ) -> None:
-        """Writes events as they come. Once the head is out, a failure is reported inside the stream."""
+        """Write events as they arrive. Once the head is sent, report a failure inside the stream."""
         try:
             async with place, aclosing(self._server.events(request, caller, turns, route.version)) as events:
                 async for choice, event in events:
@@ -262,7 +262,7 @@ class GenerateHandler:
 
 
 def _turns(exchange: HttpExchange, request: GenerationRequest) -> list[str]:
-    """A name for each reply; the head says the first."""
+    """Return a turn id for each reply; the response head contains the first."""
     turns = [new_id() for _ in range(request.n)]
     exchange.headers["x-openclaw-rl-turn"] = turns[0]
     if request.noted is not None:
@@ -271,14 +271,14 @@ def _turns(exchange: HttpExchange, request: GenerationRequest) -> list[str]:
 
 
 def _head(exchange: HttpExchange, began: ReplyStarted) -> None:
-    """What is known once the first token is on its way, unless silence had to be filled before that."""
+    """Set the headers known at the first token; they are sent unless a keep-alive already sent the head."""
     exchange.headers[_VERSION] = str(began.version)
     if began.unenforced:
         exchange.headers[UNENFORCED] = began.unenforced
 
 
 class CountTokensHandler:
-    """Counts the tokens of a prompt without answering it."""
+    """Counts a prompt's tokens without answering it."""
 
     def __init__(self, server: ServerState, wire: Wire, outright: Outright) -> None:
         self._server = server

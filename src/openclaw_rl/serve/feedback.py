@@ -1,4 +1,4 @@
-"""POST /v1/feedback, /v1/sessions/{id}/reward and /end: what a person or an environment reports about turns."""
+"""POST /v1/feedback, /v1/sessions/{id}/reward and /end: reports on turns by a person or an environment."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from openclaw_rl.serve.wire.responses import answer_id
 from openclaw_rl.types import Completion, Feedback, Message, Prompt, SessionReward, Tokens, Turn, environment_of
 
 _LARGEST = 2**20
-"""bytes of a body; a comment and an edited reply are no longer than that"""
+"""maximum bytes in a body, enough for a comment and an edited reply"""
 
 
 OWN_KEY = "give the environment a key of its own: env:NAME:KEY in serve.keys_file"
 _NAMES = ("turn", "turn_id", "response_id")
-"""where a turn is named, the first that is given; the others may be ids of the client's own"""
+"""fields that name a turn, the first one set has precedence; later fields may contain ids of the client's own"""
 
 
 class FeedbackRequest(RequestModel):
-    """A thumb, a score, a comment or an edited reply for a turn of the caller's own."""
+    """A thumb, a score, a comment or an edited reply for one of the caller's turns."""
 
     model_config = ConfigDict(json_schema_extra={"required": ["turn"]})
 
@@ -46,7 +46,7 @@ class FeedbackRequest(RequestModel):
         default=None, description="-1 .. 1, from a person or an environment"
     )
     source: Literal["explicit", "environment"] | None = None
-    comment: str | None = Field(default=None, description="what would have made the reply better")
+    comment: str | None = Field(default=None, description="a correction that would have made the reply better")
     hint: Annotated[str | None, Unless(("comment",))] = None
     edit: str | None = Field(default=None, description="the reply as it should have been")
     edited_reply: Annotated[str | None, Unless(("edit",))] = None
@@ -54,44 +54,44 @@ class FeedbackRequest(RequestModel):
     @property
     def named(self) -> str:
         """The id of the turn or response."""
-        found = self.turn or self.turn_id or self.response_id or self.id
-        if found is None:
+        reference = self.turn or self.turn_id or self.response_id or self.id
+        if reference is None:
             raise RequestError("turn: is missing: give the id of a turn or response", field="turn")
-        return found
+        return reference
 
 
 class FeedbackHandler:
-    """Takes feedback for a turn of the caller's own."""
+    """Records feedback for one of the caller's turns."""
 
     def __init__(self, server: ServerState) -> None:
         self._server = server
 
     async def __call__(self, admitted: AdmittedRequest) -> None:
         limits = self._server.limits
-        given = await read_body(
+        report = await read_body(
             self._server, admitted.exchange, lambda body: parse(FeedbackRequest, body, limits), limit=_LARGEST
         )
-        if self._server.keys.open and given.source != "environment" and environment_of(admitted.user) is not None:
+        if self._server.keys.open and report.source != "environment" and environment_of(admitted.user) is not None:
             what = "source: without keys an environment pays rewards; only a person rates"
             raise RequestError(what, field="source", status=403, remedy="say environment")
-        turn = await self._server.turn(given.named, admitted.user)
-        kept = await keep_feedback(self._server, given, turn)
-        taken = {"object": "feedback", "turn": turn.id, "score": kept.score, "source": kept.source}
+        turn = await self._server.turn(report.named, admitted.user)
+        feedback = await keep_feedback(self._server, report, turn)
+        taken = {"object": "feedback", "turn": turn.id, "score": feedback.score, "source": feedback.source}
         await admitted.exchange.reply_json(200, taken)
 
 
 async def keep_feedback(server: ServerState, given: FeedbackRequest, turn: Turn) -> Feedback:
-    """Write what a request reports about a turn; what was written, durable when this returns."""
+    """Record a request's feedback on a turn; return it as stored, durable when this returns."""
     answerer = server.answerer
     feedback = feedback_of(given, turn, at=answerer.clock())
     redact = answerer.recording.redact
-    kept = await asyncio.to_thread(redact_feedback, feedback, redact) if redact else feedback
-    await answerer.write(lambda: answerer.recorder.then(lambda: answerer.ledger.add_feedback(kept)))
-    return kept
+    redacted = await asyncio.to_thread(redact_feedback, feedback, redact) if redact else feedback
+    await answerer.write(lambda: answerer.recorder.then(lambda: answerer.ledger.add_feedback(redacted)))
+    return redacted
 
 
 def feedback_of(given: FeedbackRequest, turn: Turn, *, at: float) -> Feedback:
-    """What a request reports about a turn; a thumb is a score of 1 or -1."""
+    """Convert a request to feedback on a turn; a thumb is a score of 1 or -1."""
     score = given.score
     if given.thumb and score is not None:
         raise RequestError("thumb: say a thumb or a score, not both", field="thumb")
@@ -119,14 +119,14 @@ def feedback_of(given: FeedbackRequest, turn: Turn, *, at: float) -> Feedback:
 
 
 class RewardRequest(RequestModel):
-    """What a whole session was worth, or why that cannot be said."""
+    """A session's score, or the reason why it has none."""
 
     score: Annotated[float, Number(-1, 1)] | None = Field(
-        default=None, description="the outcome, -1 .. 1; it reaches every main turn of the session"
+        default=None, description="the outcome, -1 .. 1; it applies to every main turn of the session"
     )
     failed: str | None = Field(
         default=None,
-        description="why the session is worth nothing through no fault of the policy's: it never trains",
+        description="reason why the session has no score through no fault of the policy; it never trains",
     )
     group: str | None = Field(
         default=None,
@@ -135,7 +135,7 @@ class RewardRequest(RequestModel):
 
 
 class RewardHandler:
-    """Takes the outcome of a session from the environment that it belongs to."""
+    """Records a session's outcome, reported by its environment."""
 
     def __init__(self, server: ServerState) -> None:
         self._server = server
@@ -144,12 +144,12 @@ class RewardHandler:
         limits, answerer = self._server.limits, self._server.answerer
         if environment_of(admitted.user) is None:
             raise RequestError("only the key of an environment may pay a reward", status=403, remedy=OWN_KEY)
-        given = await read_body(
+        report = await read_body(
             self._server, admitted.exchange, lambda body: parse(RewardRequest, body, limits), limit=_LARGEST
         )
         named = session_name(admitted.exchange.scope["path_params"]["id"], "id")
         session = await self._server.known_session(named, admitted.user)
-        reward = _reward_of(given, session, admitted.user, at=answerer.clock())
+        reward = _reward_of(report, session, admitted.user, at=answerer.clock())
         if not await answerer.write(lambda: answerer.recorder.then(lambda: answerer.ledger.add_reward(reward))):
             raise RequestError(
                 "a turn of this session has trained: its reward stays as it is",
@@ -170,7 +170,7 @@ def _reward_of(given: RewardRequest, session: str, user: str, *, at: float) -> S
 
 
 class SessionEndHandler:
-    """Takes note that nothing more comes of a session."""
+    """Records that a session is over."""
 
     def __init__(self, server: ServerState) -> None:
         self._server = server
@@ -184,10 +184,10 @@ class SessionEndHandler:
         await admitted.exchange.reply_json(200, {"object": "session.ended", "session": session})
 
 
-# Feedback that a person says outright, in any client: /good, /bad, 👍, 👎, /fix TEXT.
+# Inline feedback commands, in any client: /good, /bad, 👍, 👎, /fix TEXT.
 #
-# Such a message is about the turn before it. The gateway takes it as explicit feedback and answers it with one line;
-# the model never sees it, then or in a later history, and it is no turn.
+# Such a message rates the preceding turn. The gateway records it as explicit feedback and answers it with one line;
+# the model never reads it, neither now nor in a later history, and it is no turn.
 
 log = logging.getLogger(__name__)
 
@@ -196,8 +196,8 @@ _COMMAND = re.compile(r"/(good|bad)[.!]*", re.IGNORECASE)
 _FIX = re.compile(r"/fix(?:[:\s]\s*(.*))?", re.IGNORECASE | re.DOTALL)
 _TONE = re.compile(r"[\s\ufe0f\U0001f3fb-\U0001f3ff]+")
 _MOST_THUMBS = 5
-_LONGEST = 65_536  # characters of a message, envelopes included, that may be a remark
-_IN_SESSION, _OF_USER = 32, 64  # turns looked through for the one before
+_LONGEST = 65_536  # maximum characters in a message, envelopes included, for it to be a command
+_IN_SESSION, _OF_USER = 32, 64  # turns searched for the preceding one
 _NOTHING_READ: Tokens = (0,)
 
 GOOD = "noted: the reply before was good."
@@ -214,14 +214,14 @@ _ANSWERS = (GOOD, BAD, FIX, _NO_RULE, _NOTHING)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remark:
-    """What was said outright of the turn before: a thumb, and what would have made it better."""
+    """An inline feedback command on the preceding turn: a thumb, and a correction if it has one."""
 
     thumb: str
     text: str | None = None
 
 
 def read_remark(words: str) -> Remark | None:
-    """The remark that a message is, None for any other message; ``words`` are a user's own, without envelopes."""
+    """Parse an inline feedback command, None for any other message; ``words`` is a user's text without envelopes."""
     words = words.strip()
     if command := _COMMAND.fullmatch(words):
         return Remark(thumb="up" if command[1].lower() == "good" else "down")
@@ -234,9 +234,9 @@ def read_remark(words: str) -> Remark | None:
 
 
 def without_remarks(messages: Sequence[Message], reader: ConversationReader, *, unanswered: bool) -> list[Message]:
-    """A history without remarks and what the gateway answered; the last message, which is no history, stays.
+    """Return a history without feedback commands and the gateway's answers; the last message, the request, stays.
 
-    ``unanswered``: also without a remark that another message of the user follows, its answer having been lost.
+    ``unanswered`` also removes a command that the user's next message follows directly, its answer having been lost.
     """
     dropped: set[int] = set()
     for at, message in enumerate(messages):
@@ -253,7 +253,7 @@ def without_remarks(messages: Sequence[Message], reader: ConversationReader, *, 
 
 
 def _may_be(message: Message) -> bool:
-    """Whether a message is worth a closer look: most are not, and some are long."""
+    """Check cheaply if a message may be a command: most are not, and some are long."""
     if message.role != "user" or message.images or len(message.content) > _LONGEST:
         return False
     folded = message.content.lower()
@@ -273,28 +273,28 @@ def _is_answer(message: Message) -> bool:
 
 
 class OutrightFeedback:
-    """Takes remarks in place of the policy."""
+    """Handles inline feedback commands in place of the policy."""
 
     def __init__(self, server: ServerState, rules: OutrightRules) -> None:
         self._server = server
         self._rules = rules
 
     def without(self, request: GenerationRequest) -> GenerationRequest:
-        """The request as if nothing had ever been said outright in its history."""
+        """Return the request without the inline feedback commands in its history."""
         messages = request.prompt.messages
-        kept = without_remarks(messages, self._rules.reader, unanswered=self._rules.enabled)
-        if len(kept) == len(messages) or not kept:
+        remaining = without_remarks(messages, self._rules.reader, unanswered=self._rules.enabled)
+        if len(remaining) == len(messages) or not remaining:
             return request
-        return replace(request, prompt=replace(request.prompt, messages=tuple(kept)))
+        return replace(request, prompt=replace(request.prompt, messages=tuple(remaining)))
 
     async def note(self, request: GenerationRequest, caller: Caller) -> ReplyFinished | None:
-        """Take the remark that a request ends with, and answer it; None where it is for the policy."""
+        """Record the command that a request ends with, and answer it; None if the request is for the policy."""
         remark = self._remark(request, caller)
         if remark is None:
             return None
-        asked = self._as_turn(request, caller)
+        turn = self._as_turn(request, caller)
         try:
-            side, before = await self._before(asked)
+            side, before = await self._before(turn)
             if side:
                 return None
             line = await self._keep(remark, before, caller)
@@ -303,10 +303,10 @@ class OutrightFeedback:
         except LedgerError as error:
             log.error("remark not kept user=%s: %s", caller.user, type(error).__name__)
             before, line = None, LATER
-        return ReplyFinished(_answered(asked, before, line))
+        return ReplyFinished(_answered(turn, before, line))
 
     def _remark(self, request: GenerationRequest, caller: Caller) -> Remark | None:
-        """Never of a side call, an environment or a rollout, nor where the reply must be JSON or a tool call."""
+        """Return the command; None for side calls, environments and rollouts, or if JSON or a tool call is required."""
         if not self._rules.enabled or caller.declared == "side" or caller.group is not None:
             return None
         if environment_of(caller.user) is not None or request.sampling.json_schema is not None:
@@ -320,7 +320,7 @@ class OutrightFeedback:
         return None if last is None else _remark_of(last, self._rules.reader)
 
     def _as_turn(self, request: GenerationRequest, caller: Caller) -> Turn:
-        """The request as a turn that is never written: what tells where it stands is the same for both."""
+        """Return the request as a turn that is never written: a request and a turn are placed by the same rules."""
         completion = Completion(
             reply=Message(role="assistant"),
             prompt_tokens=_NOTHING_READ,
@@ -341,18 +341,18 @@ class OutrightFeedback:
         )
 
     async def _before(self, asked: Turn) -> tuple[bool, Turn | None]:
-        """Whether it is a side call, and the turn before it: of its session, else of its user's latest turns."""
+        """Return True for a side call, and the preceding turn: in its session, else among its user's latest turns."""
         redact = self._server.answerer.recording.redact
-        if redact is not None:  # as what it is compared with was
+        if redact is not None:  # the stored turns that it is compared with were redacted too
             asked = await asyncio.to_thread(redact_turn, asked, redact)
         scopes = [(asked.session, _IN_SESSION)] if asked.session is not None else []
         side = False
         for session, limit in (*scopes, (None, _OF_USER)):
-            known = await self._latest(asked.user, session, limit)
-            placed = await asyncio.to_thread(self._rules.reader.place, asked, known)
+            turns = await self._latest(asked.user, session, limit)
+            placed = await asyncio.to_thread(self._rules.reader.place, asked, turns)
             side = side or placed.kind == "side"
             if side or placed.before is not None:
-                return side, next((turn for turn in known if turn.id == placed.before), None)
+                return side, next((turn for turn in turns if turn.id == placed.before), None)
         return side, None
 
     async def _latest(self, user: str, session: str | None, limit: int) -> Sequence[Turn]:
@@ -360,14 +360,14 @@ class OutrightFeedback:
         return await self._server.answerer.write(lambda: ledger.latest_turns(user, session=session, limit=limit))
 
     async def _keep(self, remark: Remark, before: Turn | None, caller: Caller) -> str:
-        """What is answered once the remark is kept, or why it is not."""
+        """Record the command and return the answer, which states the reason if it was not recorded."""
         if before is None:
-            kept = self._server.answerer.recording.intercept and caller.stored
-            return NO_TURN if kept else NOT_KEPT
+            stored = self._server.answerer.recording.intercept and caller.stored
+            return NO_TURN if stored else NOT_KEPT
         if remark.text == "":
             return NO_TEXT
-        given = FeedbackRequest.model_validate({"turn": before.id, "thumb": remark.thumb, "comment": remark.text})
-        await keep_feedback(self._server, given, before)
+        report = FeedbackRequest.model_validate({"turn": before.id, "thumb": remark.thumb, "comment": remark.text})
+        await keep_feedback(self._server, report, before)
         log.info("remark turn=%s thumb=%s", before.id, remark.thumb)
         if remark.text is None:
             return GOOD if remark.thumb == "up" else BAD
@@ -382,10 +382,10 @@ class OutrightFeedback:
 
 
 def _answered(asked: Turn, before: Turn | None, line: str) -> Turn:
-    """The answer in the form of a turn, which is written nowhere.
+    """Return the answer in the form of a turn, which is never stored.
 
-    Its id leads to the turn before, so that a conversation goes on from there. Clients decide by the prompt's tokens
-    when to compact: they are told of as many as the conversation had.
+    Its id refers to the preceding turn, so that a conversation continues from there. Clients decide by the prompt's
+    tokens when to compact, so the answer reports as many tokens as the conversation had.
     """
     read = _NOTHING_READ
     if before is not None:

@@ -1,6 +1,6 @@
-"""The types of a request's fields: each refuses a wrong value in words and describes itself in JSON Schema.
+"""The types of a request's fields: each refuses a wrong value with a message and describes itself in JSON Schema.
 
-Absent and null are the same everywhere: real clients send both. Fields that nobody declared are ignored.
+Absent and null are equal everywhere: real clients send both. Undeclared fields are ignored.
 """
 
 from __future__ import annotations
@@ -34,30 +34,30 @@ _LARGEST = 2**63 - 1
 
 
 class RequestModel(BaseModel):
-    """An object of a request."""
+    """An object in a request."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, protected_namespaces=())
 
 
 def parse(model: type[M], body: Mapping[str, Json], limits: RequestLimits) -> M:
-    """The body as ``model`` declares it; RequestError with the path of the first field that does not fit."""
+    """Parse the body as ``model`` declares it; raise RequestError with the path of the first invalid field."""
     try:
-        made: M = model.__pydantic_validator__.validate_python(body, context=limits)
-        return made
+        request: M = model.__pydantic_validator__.validate_python(body, context=limits)
+        return request
     except ValidationError as error:
         raise request_error(error.errors(include_url=False)[0]) from error
 
 
-# --- what is wrong, in words ---
+# --- error messages ---
 
 
 def refusal(what: str) -> PydanticCustomError:
-    """What a validator raises about its value."""
+    """Return the error that a validator raises about its value."""
     return PydanticCustomError("refused", "{what}", {"what": what})
 
 
 def request_error(error: ErrorDetails) -> RequestError:
-    """A validation error as what a caller reads: the path of the field and what is wrong with it."""
+    """Convert a validation error to the caller's error: the field's path and its fault."""
     path = [str(step) for step in error["loc"] if not (isinstance(step, str) and step.startswith("<"))]
     what = _sentence(error)
     if error["type"] == _NO_VARIANT:
@@ -86,7 +86,7 @@ def _no_variant(given: Json, details: Mapping[str, Any]) -> tuple[list[str], str
 
 
 def _sentence(error: ErrorDetails) -> str:
-    given, details = error["input"], error.get("ctx", {})
+    value, details = error["input"], error.get("ctx", {})
     match error["type"]:
         case "refused":
             return str(details["what"])
@@ -94,18 +94,18 @@ def _sentence(error: ErrorDetails) -> str:
             return "is missing"
         case "string_too_short":
             return "must not be empty"
-        case "literal_error" if isinstance(given, str):
+        case "literal_error" if isinstance(value, str):
             return f"must be one of {details['expected']}".replace(" or ", ", ").replace("'", "")
         case "string_type" | "literal_error":
-            return _not_text(given)
+            return _not_text(value)
         case "bool_type":
-            return f"must be true or false, not {kind_of(given)}"
+            return f"must be true or false, not {kind_of(value)}"
         case "list_type":
-            return f"must be a list, not {kind_of(given)}"
+            return f"must be a list, not {kind_of(value)}"
         case "dict_type" | "model_type":
-            return f"must be an object, not {kind_of(given)}"
+            return f"must be an object, not {kind_of(value)}"
         case "too_long":
-            return too_many(len(given), details["max_length"])
+            return too_many(len(value), details["max_length"])
     return error["msg"]
 
 
@@ -122,7 +122,7 @@ Table = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number in ``low .. high``; true and false are none."""
+    """A number in ``low .. high``; booleans are refused."""
 
     low: float
     high: float
@@ -143,7 +143,7 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A whole number in ``low .. high``; 5.0 is one."""
+    """A whole number in ``low .. high``; 5.0 is accepted."""
 
     low: int
     high: int = _LARGEST
@@ -164,7 +164,7 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class FirstFault:
-    """A list is refused with its first bad entry, so that a long one costs no long report."""
+    """Refuses a list at its first bad entry, so that a long list costs no long report."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return cast(CoreSchema, {**handler(source), "fail_fast": True})
@@ -175,7 +175,7 @@ Many = Annotated[list[T], FirstFault()]
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """No more entries than a request may have messages, refused before any of them is read."""
+    """Limits the entries to a request's maximum messages, before any of them is parsed."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.with_info_before_validator_function(self._check, handler(source))
@@ -189,7 +189,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Unless:
-    """Ignored, whatever it is, where a field before it says something: ``names`` are what clients mean first."""
+    """Ignores any value if an earlier field is set: the fields in ``names`` have precedence."""
 
     names: tuple[str, ...]
 
@@ -202,30 +202,30 @@ class Unless:
 
 @dataclass(frozen=True, slots=True)
 class TextOr:
-    """Text, the first type of the union, or else the other."""
+    """A union: its first type for text, its second type for any other value."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        text, other = map(handler.generate_schema, get_args(source))
-        choices = {"<text>": text, "<other>": other}
+        text, alternative = map(handler.generate_schema, get_args(source))
+        choices = {"<text>": text, "<other>": alternative}
         return core_schema.tagged_union_schema(choices, lambda value: "<text>" if type(value) is str else "<other>")
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectOr:
-    """An object of the first type of the union, or else one of the words of the other."""
+    """A union: its first type for an object, its second type for a word."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        made, words = map(handler.generate_schema, get_args(source))
-        choices = {"<object>": made, "<word>": words}
+        model, words = map(handler.generate_schema, get_args(source))
+        choices = {"<object>": model, "<word>": words}
         return core_schema.tagged_union_schema(choices, lambda value: "<object>" if type(value) is dict else "<word>")
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One of several models, by the word under ``key``: each model declares its words as a Literal.
+    """One of several models, selected by the word under ``key``: each model declares its words as a Literal.
 
-    A model that declares none stands for what ``pick`` calls OTHER. ``default`` is the word where there is none.
-    A wrong word is answered "no ``noun`` is called ...", without a noun "must be one of ``known``".
+    A model without words is selected if ``pick`` returns OTHER. ``default`` is the word for an absent key.
+    A wrong word is answered "no ``noun`` is called ...", or "must be one of ``known``" without a noun.
     """
 
     known: str
@@ -247,7 +247,7 @@ class Variant:
 
     def _words(self, model: type[RequestModel]) -> tuple[str, ...]:
         annotation = model.model_fields[self.key].annotation
-        literal = next((each for each in (annotation, *get_args(annotation)) if get_origin(each) is Literal), None)
+        literal = next((part for part in (annotation, *get_args(annotation)) if get_origin(part) is Literal), None)
         return get_args(literal) if literal is not None else (OTHER,)
 
     def _discriminator(self, tags: Mapping[str, str]) -> Callable[[Any], str | None]:
@@ -276,4 +276,4 @@ def _data_url(text: str) -> str:
 
 
 DataUrl = Annotated[Name, AfterValidator(_data_url)]
-"""an image; the server fetches nothing"""
+"""an image inside a data: URL; the server fetches nothing"""

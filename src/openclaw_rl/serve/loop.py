@@ -1,4 +1,4 @@
-"""The serving loop: takes up each new live version. Generation itself happens in the API."""
+"""The serving loop: loads each new live version. Replies are generated in the API."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from openclaw_rl.types import Json, Version
 log = logging.getLogger(__name__)
 
 RETRY = 60.0
-"""seconds until a version that could not be loaded is tried again"""
+"""seconds before a version that could not be loaded is tried again"""
 
 
 class VersionSource(Protocol):
-    """Where versions are written down; their numbers follow one another."""
+    """The recorded versions, numbered consecutively."""
 
     def live(self, user: str | None = None) -> Version | None: ...
 
@@ -42,12 +42,12 @@ class VersionSource(Protocol):
 
 
 class ServeLoop:
-    """Keeps the policy on the newest live version; requests in flight end on the one they began with.
+    """Keeps the policy on the newest live version; requests in flight finish on the version they began with.
 
-    Where the live version cannot be loaded, the nearest one that it was trained from and that can be answers instead:
-    turns are kept with the version that answered them, and `status` says so. It is tried again from time to time,
-    unless the engine died of it. A policy that supports versions gets to know every one in the ledger, so that each can
-    be requested by its number, also those from before a restart.
+    If the live version cannot be loaded, its nearest loadable ancestor answers instead: turns record the version that
+    answered them, and `status` reports the difference. The live version is tried again every `RETRY` seconds, unless
+    it killed the engine. A policy that supports versions receives every version in the ledger, so that each can be
+    requested by its number, even from before a restart.
     """
 
     name = "serve"
@@ -76,7 +76,7 @@ class ServeLoop:
         self._retry_at = 0.0
 
     async def tick(self) -> int:
-        """1 if another version was taken up, 0 if there was nothing to do."""
+        """Load the live version if it changed; return 1 if another version was loaded, else 0."""
         unknown, live = await asyncio.to_thread(self._look)
         for version in unknown:
             assert self._knowing is not None
@@ -85,7 +85,7 @@ class ServeLoop:
         return await self._take_up(live)
 
     def _look(self) -> tuple[list[Version], Version | None]:
-        """Versions that the policy is to know, and the live one: one visit to the ledger, as it is looked at often."""
+        """Return the versions that are new to the policy, and the live one, in a single visit to the ledger."""
         return self._unknown_versions() if self._knowing is not None else [], self._versions.live()
 
     async def _take_up(self, version: Version | None) -> int:
@@ -102,17 +102,17 @@ class ServeLoop:
         self._retry_at = math.inf if isinstance(error, FatalRequest) else self._clock() + RETRY
         for older in await asyncio.to_thread(self._before, version):
             if older.number == self._policy.live:
-                return 0  # what answers now is the nearest that can be loaded
+                return 0  # the current version is the nearest loadable one
             if await self._load(older) is None:
                 return 1
         return 0
 
     def _before(self, version: Version) -> list[Version]:
-        """The versions that it was trained from, which were live before it; the newest first."""
+        """Return the versions that it was trained from, which were live before it, newest first."""
         return [older for older in self._versions.ancestors(version) if older.state != "deleted"]
 
     async def _load(self, version: Version) -> BackendError | None:
-        """Why it could not be loaded, None if it was; raises BackendDown, which is of no version's doing."""
+        """Load a version and return its error, None on success; raise BackendDown, which no version causes."""
         before = self._policy.live
         try:
             await self._policy.load(version)
@@ -125,10 +125,10 @@ class ServeLoop:
         return None
 
     async def status(self) -> Mapping[str, Json]:
-        """What `status` shows: why nobody is answered, why another version than the live one answers, lost turns.
+        """Return the status: alarms for an outage, for a live version that cannot be loaded, and for lost turns.
 
-        ``busy`` tells other processes that somebody waits for a reply, ``load`` how many, and how much they got.
-        And where it answers, and how the model is run, where the policy says it.
+        ``busy`` signals other processes that a caller waits for a reply, ``load`` the number of requests and tokens.
+        ``url`` is the address, ``runner`` the way the model is run, if the policy reports it.
         """
         alarms = self._alarms()
         if isinstance(self._policy, ReportsOutage) and self._policy.outage:
@@ -139,32 +139,32 @@ class ServeLoop:
             what = f"version {number} is live but cannot be loaded, version {self._policy.live} answers: {why}"
             alarms.append({"what": what, "remedy": "restore its folder, or 'openclaw-rl rollback'"})
         runner = self._policy.runner if isinstance(self._policy, ReportsRunner) else None
-        said = {"runner": runner, "url": self._url(), "load": dict(self._load_now())}
-        return {"alarms": alarms, "busy": self._busy(), **{name: value for name, value in said.items() if value}}
+        facts = {"runner": runner, "url": self._url(), "load": dict(self._load_now())}
+        return {"alarms": alarms, "busy": self._busy(), **{name: value for name, value in facts.items() if value}}
 
     def _unknown_versions(self) -> list[Version]:
-        """Versions that the policy does not know yet, oldest first: all of them once, then what follows."""
+        """Return the versions that are new to the policy, oldest first: all of them once, then the later ones."""
         if self._newest is None:
             return self._versions.versions()
-        found: list[Version] = []
+        versions: list[Version] = []
         while True:
             try:
-                found.append(self._versions.version(self._newest + len(found) + 1))
+                versions.append(self._versions.version(self._newest + len(versions) + 1))
             except NotInLedger:
-                return found
+                return versions
 
 
 # Short garbage collections: thousands of open streams are objects that Python would traverse again and again.
 #
-# A full collection stops every reply of the process. With 5,000 idle streams one took up to three seconds; none of what
-# it traverses is garbage, since a stream that ends is freed at once.
+# A full collection stops every reply in the process. With 5,000 idle streams one took up to three seconds; none of the
+# objects that it traverses is garbage, since a stream that ends is freed at once.
 
 LONGEST: Final = 0.05
-"""seconds of a full collection after which the objects that survived it are not traversed again"""
+"""maximum seconds for a full collection; after a longer one its survivors are not traversed again"""
 
 
 class ShortCollections:
-    """Takes what survives a long full collection out of the next ones, until half of the connections are closed."""
+    """Excludes the survivors of a long full collection from the next ones, until half of the connections are closed."""
 
     def __init__(self, connections: Sized, *, clock: Callable[[], float] = time.perf_counter) -> None:
         self._connections = connections
@@ -173,17 +173,17 @@ class ShortCollections:
         self._frozen_with: int | None = None
 
     def begin(self) -> None:
-        """Watch the collections of this process."""
+        """Start watching this process's collections."""
         gc.callbacks.append(self._watch)
 
     def end(self) -> None:
-        """Watch no more, and let everything be collected again. Safe to call twice."""
+        """Stop watching, and make all objects collectable again. Safe to call twice."""
         if self._watch in gc.callbacks:
             gc.callbacks.remove(self._watch)
             self._thaw()
 
     def connection_closed(self) -> None:
-        """Let everything be collected again once half of the connections are gone: garbage may be among it now."""
+        """Make all objects collectable again once half of the connections are closed: some may be garbage now."""
         if self._frozen_with is not None and len(self._connections) * 2 <= self._frozen_with:
             self._thaw()
 
@@ -202,23 +202,23 @@ class ShortCollections:
             gc.unfreeze()
 
 
-# The socket: which address may be listened on without a key, and a server that ends properly.
+# The socket: the addresses that may be bound without a key, and a server that stops properly.
 #
-# Each connection is an open file, and a process that has none left cannot write its ledger. So the server takes fewer
-# connections than it may open files, and refuses requests on further ones with 503.
+# Each connection is an open file, and a process without a free file cannot write its ledger. So the server accepts
+# fewer connections than it may open files, and refuses requests on further connections with 503.
 
 RESERVED_FILES: Final = 256
-"""open files that are left for the ledger, the processes of this one, and connections that are being refused"""
+"""open files reserved for the ledger, for child processes, and for connections that are being refused"""
 CONNECTIONS: Final = 768
-"""connections at once where a process may open 1,024 files, as most systems allow unasked"""
+"""maximum connections if a process may open 1,024 files, the default on most systems"""
 REFUSED_AT_ONCE: Final = 64
-"""connections beyond the limit whose request is read before it is refused; more are closed as they come"""
+"""connections beyond the limit whose request is read and then refused; further connections are closed at once"""
 ALWAYS_ANSWERED: Final = frozenset({"/healthz", "/readyz", "/metrics"})
-"""a server that has no room left is not one to be ended and started again"""
+"""paths answered beyond the limit: a server without room must not be stopped and restarted"""
 
 
 def refuse_open_listener(host: str, keys: Mapping[str, str]) -> None:
-    """Without a key, only this machine may be listened to."""
+    """Raise ConfigError if the host is reachable from outside and there is no key."""
     if keys or is_loopback(host):
         return
     raise ConfigError(
@@ -228,7 +228,7 @@ def refuse_open_listener(host: str, keys: Mapping[str, str]) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Can only this machine reach it?"""
+    """Return True if only this machine can reach the host."""
     if host == "localhost":
         return True
     try:
@@ -238,7 +238,7 @@ def is_loopback(host: str) -> bool:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket; raises ConfigError with the remedy when the port is taken."""
+    """Return a listening socket; raise ConfigError with the remedy if the port is taken."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -254,7 +254,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 async def refuse_connection(scope: Scope, _: Receive, send: Send) -> None:
-    """Answer 503: as many connections are open as this process may have."""
+    """Answer 503: this process has its maximum of connections open."""
     message = (
         "this server has as many connections as it can; try again later, or raise its limit of open files (ulimit -n)"
     )
@@ -269,10 +269,10 @@ async def refuse_connection(scope: Scope, _: Receive, send: Send) -> None:
 def timed_head_protocol(
     seconds: float, head_bytes: int, connections: int, closed: Callable[[], None]
 ) -> type[HttpToolsProtocol]:
-    """A connection that waits for a request's head so long and no longer, and reads so much of it and no more.
+    """Return a connection protocol that limits a request's head to ``seconds`` and ``head_bytes``.
 
-    The API times the rest of a request; before the head is whole, the API knows nothing of it. Requests on more than
-    so many ``connections`` at once are refused. ``closed`` is called at the end of each.
+    The API times the request's remainder, but sees a request only once its head is complete. Requests beyond this many
+    ``connections`` at once are refused. ``closed`` is called at the end of each connection.
     """
 
     class TimedHeadProtocol(HttpToolsProtocol):
@@ -327,7 +327,7 @@ def timed_head_protocol(
 
 
 class _SignalFreeServer(uvicorn.Server):
-    """uvicorn without its own signal handling: signals are the runner's business."""
+    """uvicorn without its signal handling, which is the runner's task."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -335,7 +335,7 @@ class _SignalFreeServer(uvicorn.Server):
 
 
 class HttpServer:
-    """The HTTP server on a socket that is already bound. Heads of requests have ``head_seconds`` and ``head_bytes``.
+    """The HTTP server on a bound socket. A request's head is limited to ``head_seconds`` and ``head_bytes``.
 
     At most ``connections`` are open at once, which should leave the process `RESERVED_FILES`.
     """
@@ -368,7 +368,7 @@ class HttpServer:
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
 
     async def begin(self) -> None:
-        """Return once requests are answered."""
+        """Start serving; return once requests are answered."""
         self._pauses.begin()
         self._task = asyncio.create_task(self._server.serve(sockets=[self._listener]))
         while not self._server.started:
@@ -378,7 +378,7 @@ class HttpServer:
             await asyncio.sleep(0.01)
 
     async def end(self) -> None:
-        """Take no more requests, let streams finish, close. Safe to call twice."""
+        """Accept no more requests, let streams finish, close. Safe to call twice."""
         self._server.should_exit = True
         self._pauses.end()
         if self._task is not None:

@@ -1,4 +1,4 @@
-"""/v1/notes: a user's standing notes, seen and changed by that user alone; by every person where there are no keys."""
+"""/v1/notes: a user's standing notes, read and changed by that user alone; by every person if there are no keys."""
 
 from __future__ import annotations
 
@@ -24,47 +24,47 @@ from openclaw_rl.web import parse_json, read_number
 T = TypeVar("T")
 
 _LARGEST = 2**16
-"""bytes of a body: a note is a few sentences"""
+"""maximum bytes in a body: a note is a few sentences"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandingNotes:
-    """The notes that a server has: the book, and what puts them into prompts, None where notes are switched off."""
+    """A server's notes: the book, and the prompter that inserts them, None if notes are switched off."""
 
     book: NotesBook
     prompter: PutsNotes | None
 
 
 class NoteRequest(RequestModel):
-    """A note of the caller's own, in force at once."""
+    """A note by the caller, in force at once."""
 
-    text: Name = Field(description="what to keep to, in the user's words")
+    text: Name = Field(description="the rule or fact, in the user's words")
     kind: NoteKind | None = Field(default=None, description="rule (default) or fact")
 
 
 class NoteChangeRequest(RequestModel):
-    """Other words for a note, or whether it is in force."""
+    """Another text for a note, or its switch."""
 
     model_config = ConfigDict(json_schema_extra={"minProperties": 1})
 
     text: Name | None = Field(default=None, description="the note in other words: a new note, which replaces it")
-    enabled: Flag | None = Field(default=None, description="false keeps it out of prompts, true puts it in again")
+    enabled: Flag | None = Field(default=None, description="false omits it from prompts, true inserts it again")
 
 
 class NoteDeclineRequest(RequestModel):
-    """That a proposed note was not meant for all replies."""
+    """The reason for declining a proposed note."""
 
-    only_here: Flag | None = Field(default=None, description="true: it was meant for that one reply")
+    only_here: Flag | None = Field(default=None, description="true: the note was meant for that one reply")
 
 
 class NotesSwitchRequest(RequestModel):
-    """Whether the caller's notes are put into prompts."""
+    """The switch for all the caller's notes in prompts."""
 
     enabled: Flag
 
 
 def note_routes(server: ServerState, notes: StandingNotes | None) -> list[Route]:
-    """The endpoints of the notes; none where the server has none."""
+    """Return the note endpoints; none if the server has no notes."""
     if notes is None:
         return []
     handle = NoteHandlers(server, notes)
@@ -82,7 +82,7 @@ def note_routes(server: ServerState, notes: StandingNotes | None) -> list[Route]
 
 
 def _for_people(handle: Handle) -> Handle:
-    """The handler, closed to environments: they have no notes, and without keys they would reach everybody's."""
+    """Return the handler, closed to environments: they have no notes, and without keys they would reach all users'."""
 
     async def handle_for_person(admitted: AdmittedRequest) -> None:
         if environment_of(admitted.user) is not None:
@@ -93,7 +93,7 @@ def _for_people(handle: Handle) -> Handle:
 
 
 class NoteHandlers:
-    """Each answers one request. Another user's note is not there."""
+    """Handles one request each. Another user's note does not exist for the caller."""
 
     def __init__(self, server: ServerState, notes: StandingNotes) -> None:
         self._server = server
@@ -104,11 +104,11 @@ class NoteHandlers:
         await self._list(admitted)
 
     async def add(self, admitted: AdmittedRequest) -> None:
-        given = await self._body(admitted, NoteRequest)
-        text = self._redacted(given.text)
+        request = await self._body(admitted, NoteRequest)
+        text = self._redacted(request.text)
         added = await self._work(
             lambda: self._book.add(
-                NewNote(user=admitted.user, text=text, kind=given.kind or "rule", by="user", reason="added by hand")
+                NewNote(user=admitted.user, text=text, kind=request.kind or "rule", by="user", reason="added by hand")
             )
         )
         await self._reply_added(admitted, added)
@@ -119,16 +119,16 @@ class NoteHandlers:
         await admitted.exchange.reply_json(200, {**shown(note), "history": [asdict(change) for change in history]})
 
     async def change(self, admitted: AdmittedRequest) -> None:
-        given = await self._body(admitted, NoteChangeRequest)
+        request = await self._body(admitted, NoteChangeRequest)
         note = await self._own(admitted)
-        if (given.text is None) == (given.enabled is None):
+        if (request.text is None) == (request.enabled is None):
             raise RequestError("text: say either text or enabled", field="text")
-        if given.text is not None:
-            text = self._redacted(given.text)
+        if request.text is not None:
+            text = self._redacted(request.text)
             added = await self._work(lambda: self._book.edit(note.number, text))
             await self._reply_added(admitted, added)
             return
-        on = bool(given.enabled)
+        on = bool(request.enabled)
         reason = "switched on by its user" if on else "switched off by its user"
         changed = await self._work(lambda: self._book.switch(note.number, on, reason=reason))
         await admitted.exchange.reply_json(200, shown(changed))
@@ -153,8 +153,8 @@ class NoteHandlers:
         await admitted.exchange.reply_json(200, shown(declined))
 
     async def switch_all(self, admitted: AdmittedRequest) -> None:
-        given = await self._body(admitted, NotesSwitchRequest)
-        await self._work(lambda: self._book.enable(admitted.user, given.enabled, reason="switched by the user"))
+        request = await self._body(admitted, NotesSwitchRequest)
+        await self._work(lambda: self._book.enable(admitted.user, request.enabled, reason="switched by the user"))
         await self._list(admitted)
 
     async def _list(self, admitted: AdmittedRequest) -> None:
@@ -199,7 +199,7 @@ class NoteHandlers:
 
 
 def _state_asked(admitted: AdmittedRequest) -> str | None:
-    """The state that a list is to be of, None for any; RequestError for one that there is not."""
+    """Return the state that a list is filtered by, None for any; raise RequestError for an unknown state."""
     query = parse_qs(admitted.exchange.scope["query_string"].decode("latin-1"), keep_blank_values=True)
     if "state" not in query:
         return None
@@ -210,6 +210,6 @@ def _state_asked(admitted: AdmittedRequest) -> str | None:
 
 
 def shown(note: Note) -> dict[str, Json]:
-    """A note as JSON, with the words that go into a prompt for it."""
-    known = {name: value for name, value in asdict(note).items() if name != "vague"}
-    return {"object": "note", **known, "put": put(note)}
+    """Return a note as JSON, with its wording in a prompt."""
+    fields = {name: value for name, value in asdict(note).items() if name != "vague"}
+    return {"object": "note", **fields, "put": put(note)}

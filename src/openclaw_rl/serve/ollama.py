@@ -1,4 +1,4 @@
-"""The endpoints by which clients of Ollama find a server and its models. Nothing is pulled, made or deleted by them.
+"""The endpoints by which Ollama's clients find a server and its models. They never pull, create or delete a model.
 
 GET /   /api/version   /api/tags   /api/ps        POST /api/show
 """
@@ -21,12 +21,12 @@ from openclaw_rl.serve.wire.ollama_request import LATEST, OllamaShowRequest, unt
 from openclaw_rl.types import Json
 
 API_VERSION = "0.13.0"
-"""the release of Ollama whose API this follows: clients ask for a version that is new enough"""
+"""the Ollama release whose API this follows: clients require a sufficiently new version"""
 _FAMILY = "openclaw-rl"
 
 
 def ollama_routes(server: ServerState, outright: Outright) -> list[Route]:
-    """Ollama's API, in its own error shape."""
+    """Return the endpoints of Ollama's API, with its error shape."""
     models = ModelHandlers(server)
     defaults = server.answerer.generation.defaults
 
@@ -47,7 +47,7 @@ def ollama_routes(server: ServerState, outright: Outright) -> list[Route]:
 
 
 class ModelHandlers:
-    """The served model as Ollama lists and describes models."""
+    """The served model, as Ollama lists and describes models."""
 
     def __init__(self, server: ServerState) -> None:
         self._server = server
@@ -75,7 +75,7 @@ class ModelHandlers:
         return [self._entry(name), self._entry(f"{name}-side")]
 
     def _entry(self, model: str) -> dict[str, Json]:
-        """A name without a tag is listed with one: clients add it before they look the name up."""
+        """Return a model's list entry; an untagged name gets a tag, since clients add it before they look it up."""
         tagged = model if ":" in model else f"{model}{LATEST}"
         weights = f"{self._server.policy.base}@{self._server.policy.live}"
         return {
@@ -89,10 +89,10 @@ class ModelHandlers:
 
     async def show(self, admitted: AdmittedRequest) -> None:
         limits = self._server.limits
-        given = await read_body(
+        request = await read_body(
             self._server, admitted.exchange, lambda body: parse(OllamaShowRequest, body, limits), limit=_LARGEST
         )
-        model = given.model or given.name
+        model = request.model or request.name
         if not model:
             raise RequestError("model: is missing", field="model")
         self._server.route(untagged(model))
@@ -123,7 +123,7 @@ class ModelHandlers:
 
 
 _LARGEST = 2**16
-"""bytes of a body that names a model"""
+"""maximum bytes in a body that names a model"""
 _FOREVER = 10 * 365 * 86_400.0
 """seconds until a model expires that is never unloaded"""
 _DETAILS: dict[str, Json] = {

@@ -1,4 +1,4 @@
-"""The API in OpenAPI 3.1: request bodies from the very models that parse them, answers from `answer_models`."""
+"""The API in OpenAPI 3.1: request bodies from the models that parse them, responses from `answer_models`."""
 
 from __future__ import annotations
 
@@ -72,11 +72,11 @@ PUBLISHED = {
     "NoteObject": "Note",
     "NoteList": "Notes",
 }
-"""the name in the description, where a class of that name means something else in this package"""
+"""the published name for a class whose own name means something else in this package"""
 
 
 class PlainSchemas(GenerateJsonSchema):
-    """Schemas without titles and defaults; null, which means the same as absent, is one more type of a field."""
+    """Schemas without titles and defaults; null, which is equal to absent, is one more type for a field."""
 
     def normalize_name(self, name: str) -> str:
         return PUBLISHED.get(name, name)
@@ -104,15 +104,15 @@ def _untitled(schema: JsonSchemaValue) -> JsonSchemaValue:
 
 
 def schemas() -> Schema:
-    """Every model by its name, and those that it is made of."""
+    """Return every model and its parts by name."""
     inputs: list[tuple[type[BaseModel], Literal["validation"]]] = [(model, "validation") for model in MODELS]
-    _, made = models_json_schema(
+    _, document = models_json_schema(
         inputs,
         schema_generator=PlainSchemas,
         ref_template="#/components/schemas/{model}",
     )
-    found: Schema = made["$defs"]
-    return found
+    definitions: Schema = document["$defs"]
+    return definitions
 
 
 def ref(name: str) -> Schema:
@@ -271,12 +271,12 @@ def _paths() -> Schema:
 
 @functools.cache
 def page_for(model: str) -> bytes:
-    """The description as it is sent; made once, when somebody wants it."""
+    """Return the description as sent; built once, at the first request."""
     return dumps(description(model)).encode()
 
 
 def description(model_name: str) -> Schema:
-    """The whole document."""
+    """Return the whole document."""
     bearer = {"type": "http", "scheme": "bearer"}
     ids = f"{model_name}, {model_name}-side, {model_name}@VERSION"
     return {

@@ -1,9 +1,9 @@
-"""What the default redaction looks for: e-mail, cards, IBANs, telephone numbers, logins, keys and passwords. Pure.
+"""Patterns for the default redaction: e-mail, cards, IBANs, telephone numbers, logins, keys, passwords. Pure.
 
-The time that a pattern takes grows with the text and no faster: a repeat is bounded, or it is possessive and begins
-only where a run of its own characters begins. A long text is read in windows, so that other threads get their turn.
-What is not found, and so is kept: names of people, postal addresses, birthdays, passwords that are plain words, secrets
-that nothing names and no known prefix marks, numbers written in a way of their own, and all that is inside images.
+A pattern's time grows with the text and no faster: a repeat is bounded, or it is possessive and begins only where a run
+of its characters begins. A long text is read in windows, so that other threads can run.
+Not detected, and so kept: names of people, postal addresses, birthdays, passwords that are plain words, secrets without
+a name or a known prefix, numbers in an uncommon notation, and the content of images.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ Check = Callable[[re.Match[str], str], str | None]
 _WINDOW: Final = 2**15
 _SHORTEST: Final = 6
 _SIGN: Final = re.compile(r"[0-9@:=<_-]|pass|pwd")
-"""one of these is in whatever is found, and in few of the many short texts of a tool's description"""
+"""every match contains one of these signs; few of the many short texts in a tool's description do"""
 _LOWER: Final = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pattern:
-    """One kind of thing. ``check`` is given a match and the text, and gives what takes its place, None to leave it.
+    """One kind of sensitive text. ``check`` receives a match and the text; it returns the replacement, None for none.
 
-    One of ``hints``, lower case, is in whatever it finds. ``folds``: it is looked for in the text in lower case.
-    ``reach`` is the longest match that is sure to be seen whole.
+    Every match contains one of ``hints``, in lower case. ``folds``: the search uses the text in lower case.
+    ``reach`` is the longest match that is certain to be read as a whole.
     """
 
     name: str
@@ -38,46 +38,46 @@ class Pattern:
     reach: int = 2**11
 
     def replace(self, text: str, folded: str) -> str:
-        """The text without what this finds; ``folded`` is the text in lower case, letter for letter."""
+        """Return the text with its matches replaced; ``folded`` is the text in lower case, letter for letter."""
         if self.hints and not any(hint in folded for hint in self.hints):
             return text
-        kept: list[str] = []
+        pieces: list[str] = []
         at = 0
-        for found in self._found(folded if self.folds else text):
-            new = self.check(found, text)
+        for match in self._found(folded if self.folds else text):
+            new = self.check(match, text)
             if new is not None:
-                kept += (text[at : found.start()], new)
-                at = found.end()
-        return "".join((*kept, text[at:])) if kept else text
+                pieces += (text[at : match.start()], new)
+                at = match.end()
+        return "".join((*pieces, text[at:])) if pieces else text
 
     def _found(self, text: str) -> Iterator[re.Match[str]]:
         start = 0
         while start < len(text):
             stop = start + _WINDOW
-            for found in self.regex.finditer(text, start, min(stop + self.reach, len(text))):
-                if found.start() >= stop:
+            for match in self.regex.finditer(text, start, min(stop + self.reach, len(text))):
+                if match.start() >= stop:
                     break
-                yield found
-                stop = max(stop, found.end())
+                yield match
+                stop = max(stop, match.end())
             start = stop
 
 
 def patterns(text: str) -> str:
-    """The default redaction: each thing that it finds becomes a word in brackets."""
+    """The default redaction: replace each match by a word in brackets."""
     if len(text) < _SHORTEST:
         return text
     folded = fold(text)
     if not _SIGN.search(folded):
         return text
     for pattern in PATTERNS:
-        kept = pattern.replace(text, folded)
-        if kept is not text:
-            text, folded = kept, fold(kept)
+        redacted = pattern.replace(text, folded)
+        if redacted is not text:
+            text, folded = redacted, fold(redacted)
     return text
 
 
 def fold(text: str) -> str:
-    """The text in lower case; as long as it was, which not every letter is in its own lower case."""
+    """Return the text in lower case at equal length; some letters have a longer lower case and stay as they are."""
     lower = text.lower()
     return lower if len(lower) == len(text) else text.translate(_LOWER)
 
@@ -86,7 +86,7 @@ def _as(word: str) -> Check:
     return lambda *_: word
 
 
-# --- keys that say what they are ---
+# --- keys with a form of their own ---
 
 _PEM = re.compile(
     r"----[- ]BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,8}----[- ]?"
@@ -158,7 +158,7 @@ _EXAMPLE = re.compile(r"://|your|example|placeholder|xxxx|\*\*\*|\.\.\.|dummy|\[
 
 
 def _assigned(found: re.Match[str], text: str) -> str | None:
-    """A value that reads like a secret, not like a type, a variable, a place or an example."""
+    """Redact a value that resembles a secret, not a type, a variable, a path or an example."""
     value, quoted = text[found.start(3) : found.end(3)], bool(found[2])
     before = found.string[max(0, found.start() - 28) : found.start()]
     named = _NO_TOKEN.search(before) is None and (not found[0].startswith("key") or _KEY_OF.search(before))
@@ -178,7 +178,7 @@ def _assigned(found: re.Match[str], text: str) -> str | None:
 _EMAIL = re.compile(
     r"(?<![A-Za-z0-9._%+-])[A-Za-z0-9._%+-]{1,128}+@(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24}(?![A-Za-z0-9(-])"
 )
-# an address that nobody reads gives nobody away, and agents write one into every prompt (who a commit is by)
+# a no-reply address identifies no person, and agents write one into every prompt (a commit's author)
 _NOBODY = re.compile(r"(?:(?:no|do-?not)[._-]?reply|git)@|[^@]{1,128}@\dx\.(?:png|jpe?g|gif|webp|svg)\Z", re.I)
 
 
@@ -217,7 +217,7 @@ def _iban(found: re.Match[str], _: str) -> str | None:
     return "[iban]" if 15 <= len(bare) <= 34 and int(number) % 97 == 1 else None
 
 
-# National numbers as they are written: # is a digit, N one from 1, a space one of space, dot and hyphen.
+# National numbers as written: # is a digit, N a digit from 1, a space stands for one space, dot or hyphen.
 _SHAPES = (
     *("0N ## ## ## ##", "0N# ### ## ##", "0N### ######", "0N### ### ###", "0N## ### ####", "0N# #### ####"),
     *("0N #### ####", "0N## ### ###", "0N# #######", "0N# ########", "0N## #######", "0N## ########", "0N ########"),
@@ -229,13 +229,13 @@ _DIGITS = {"#": r"\d", "N": "[1-9]", "(": r"\(", ")": r"\)"}
 
 
 def _shape(written: str) -> str:
-    """A shape as a pattern; its gaps are alike, but for the first, which may be a slash, or nothing after a bracket."""
-    first, *rest = ("".join(_DIGITS.get(sign, sign) for sign in part) for part in written.split(" "))
+    """Convert a shape to a pattern; its gaps are equal, but the first may be a slash, or nothing after a bracket."""
+    first, *groups = ("".join(_DIGITS.get(sign, sign) for sign in part) for part in written.split(" "))
     opened = written.startswith("(")
-    if opened or len(rest) == 1:
-        return first + ("[ .-]?" if opened else "[ ./-]") + "[ .-]".join(rest)
-    dialled = "[.-]" if written == "### ### ####" else "[ .-]"  # three bare groups with spaces are any numbers
-    return first + dialled + dialled.join(rest)
+    if opened or len(groups) == 1:
+        return first + ("[ .-]?" if opened else "[ ./-]") + "[ .-]".join(groups)
+    dialled = "[.-]" if written == "### ### ####" else "[ .-]"  # three bare groups with spaces may be any numbers
+    return first + dialled + dialled.join(groups)
 
 
 _PHONE = re.compile(
@@ -260,7 +260,7 @@ def _called(found: re.Match[str], text: str) -> str | None:
 
 
 def _mobile(found: re.Match[str], text: str) -> str | None:
-    """Eleven digits on their own are a mobile number where Chinese is written, or where nothing else is."""
+    """Redact eleven separate digits as a mobile number near Chinese text, or without any text around them."""
     near = text[max(0, found.start() - 200) : found.end() + 200]
     return "[phone]" if _HAN.search(near) or found[0] == near.strip() else None
 
@@ -274,7 +274,7 @@ def _after_name(found: re.Match[str], text: str) -> str:
 
 PATTERNS: Final = (
     Pattern(name="pem", regex=_PEM, check=_as("[key]"), hints=("private key", "private-lines"), reach=2**15),
-    Pattern(name="jwt", regex=_JWT, check=lambda found, _: f"{found[1]}[key]", hints=("eyj",), reach=2**14),
+    Pattern(name="jwt", regex=_JWT, check=lambda match, _: f"{match[1]}[key]", hints=("eyj",), reach=2**14),
     Pattern(name="key", regex=_KEY, check=_as("[key]"), hints=_KEY_HINTS),
     Pattern(name="hook", regex=_HOOK, check=_as("[key]"), hints=("hooks.slack", "/api/webhooks", "webhook.office")),
     Pattern(name="login", regex=_LOGIN, check=_as("://[login]@"), hints=("://",)),

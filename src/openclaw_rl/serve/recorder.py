@@ -1,4 +1,4 @@
-"""Answered turns on their way to the ledger: written at once, or kept waiting in memory until it can take them."""
+"""Write answered turns to the ledger: at once, or from a queue in memory once the ledger accepts them again."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from openclaw_rl.errors import LedgerDown
 from openclaw_rl.types import Json, Turn
 
-# What the server counts, for Prometheus, in a registry of its own.
+# The server's counters, for Prometheus, in a separate registry.
 
 _FIRST = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
 class Metrics:
-    """Counters of one server."""
+    """One server's counters."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -45,17 +45,17 @@ class Metrics:
         self.reply_tokens = self.tokens.labels("reply")
 
     def measure(self, health: Mapping[str, Any]) -> None:
-        """Take what is a number of what the engine says of itself."""
+        """Record the numbers in the engine's health report."""
         for figure, value in health.items():
             if isinstance(value, int | float) and figure not in ("pid", "live"):
                 self.engine.labels(figure).set(value)
 
     def load(self) -> dict[str, float]:
-        """What is asked of the server now, and how many tokens its replies have had."""
+        """Return the requests that run and wait now, and the total number of reply tokens."""
         named = {"running": "requests_running", "waiting": "requests_waiting"}
-        found = {name: self.registry.get_sample_value(f"openclaw_rl_{one}") or 0.0 for name, one in named.items()}
+        counts = {name: self.registry.get_sample_value(f"openclaw_rl_{gauge}") or 0.0 for name, gauge in named.items()}
         tokens = self.registry.get_sample_value("openclaw_rl_tokens_total", {"side": "reply"})
-        return {**found, "reply_tokens": tokens or 0.0}
+        return {**counts, "reply_tokens": tokens or 0.0}
 
     def page(self) -> bytes:
         return generate_latest(self.registry)
@@ -65,23 +65,23 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _ROOM = 4_000_000
-"""tokens that may wait, which is some hundred megabytes; a turn counts as 2,000 more than it has"""
+"""maximum tokens in the queue, some hundred megabytes; a turn counts as 2,000 tokens more than it has"""
 _EVERY = 1.0
-"""seconds between two attempts while turns wait"""
+"""seconds between two write attempts while turns wait"""
 
 
 class TurnSink(Protocol):
-    """Where turns are written."""
+    """The ledger's interface for turns."""
 
     def add_turn(self, turn: Turn) -> None: ...
 
 
 class TurnRecorder:
-    """Writes turns in the order of their answers. ``lost`` counts those that no ledger will ever have.
+    """Writes turns in the order of their answers. ``lost`` counts the turns that no ledger will ever contain.
 
-    A ledger that is down (`LedgerDown`: no room, no disk) gets its turns as soon as it is back, without anybody's help;
-    only what exceeds the room in memory, or is still waiting when the process ends, is lost. All methods but `retry`,
-    `reasons` and `alarms` are for the one thread that writes.
+    If the ledger is down (`LedgerDown`: no space, no disk), its turns are written automatically as soon as it is back;
+    turns beyond the queue's limit, and turns that still wait when the process ends, are lost. All methods but `retry`,
+    `reasons` and `alarms` run on the single writer thread.
     """
 
     def __init__(self, ledger: TurnSink, metrics: Metrics, *, room: int = _ROOM) -> None:
@@ -95,7 +95,7 @@ class TurnRecorder:
         self.lost = 0
 
     def add(self, turn: Turn) -> None:
-        """Durable when it returns, unless the ledger is down; raises what else went wrong, and the turn is lost."""
+        """Write a turn durably, or queue it while the ledger is down; any other error is raised and loses the turn."""
         if self._waiting:
             self._wait(turn)
             self.flush()
@@ -110,7 +110,7 @@ class TurnRecorder:
             raise
 
     def flush(self) -> None:
-        """Write what waits, oldest first, as far as the ledger takes it."""
+        """Write the queued turns, oldest first, as far as the ledger accepts them."""
         while self._waiting:
             turn = self._waiting[0]
             try:
@@ -128,18 +128,18 @@ class TurnRecorder:
         self._trouble = None
 
     def then(self, work: Callable[[], T]) -> T:
-        """Do what follows the turns that were answered; LedgerDown while one of them waits."""
+        """Run ``work`` after the queued turns are written; raise LedgerDown while one of them waits."""
         self.flush()
         if self._trouble is not None:
             raise self._trouble
         return work()
 
     def find(self, turn: str) -> Turn | None:
-        """A turn that waits."""
-        return next((each for each in self._waiting if each.id == turn), None)
+        """Return a queued turn, None if it is not queued."""
+        return next((queued for queued in self._waiting if queued.id == turn), None)
 
     def end(self) -> None:
-        """The last attempt; what is left is lost, and logged."""
+        """Make the last attempt; count and log the remaining turns as lost."""
         self.flush()
         for _ in self._waiting:
             self.lose()
@@ -147,7 +147,7 @@ class TurnRecorder:
             log.error("%d answered turns are lost: %s", len(self._waiting), self._trouble)
 
     async def retry(self, write: Callable[[Callable[[], None]], Awaitable[None]]) -> None:
-        """See that what waits is tried again, until nothing waits any more."""
+        """Retry queued turns at intervals, until none waits."""
         if self._waiting and (self._task is None or self._task.done()):
             self._task = asyncio.create_task(self._keep_trying(write))
 
@@ -157,24 +157,24 @@ class TurnRecorder:
             await write(self.flush)
 
     def stop(self) -> None:
-        """No further attempts."""
+        """Make no further attempts."""
         if self._task is not None:
             self._task.cancel()
 
     def reasons(self) -> list[str]:
-        """Why the server should get no more requests, in words for anybody; empty if all is well."""
+        """Return the reasons for sending no more requests to the server, in plain words; empty if all is well."""
         trouble = self._trouble
         if trouble is None:
             return []
         return [f"{len(self._waiting)} answered turns wait for the ledger: {trouble.why}; {trouble.remedy}"]
 
     def alarms(self) -> list[dict[str, Json]]:
-        """What a person should look at."""
-        found = [{"what": reason, "remedy": "they are written automatically then"} for reason in self.reasons()]
+        """Return the alarms for a person to check."""
+        alarms = [{"what": reason, "remedy": "they are written automatically then"} for reason in self.reasons()]
         if self.lost:
             what = f"{self.lost} answered turns are lost: the ledger could not take them"
-            found.append({"what": what, "remedy": "the log names each one and why; see the room on its disk"})
-        return found
+            alarms.append({"what": what, "remedy": "the log names each one and why; see the room on its disk"})
+        return alarms
 
     def _down(self, error: LedgerDown) -> None:
         if self._trouble is None:

@@ -1,7 +1,7 @@
-"""Takes what should not be kept out of a turn before it is written.
+"""Remove sensitive text from a turn before it is written.
 
-Text is replaced by a word in brackets. Token ids would still spell what was replaced, so a turn in which anything
-was replaced is kept without its tokens, marked ``redacted``, and never trained.
+Text is replaced by a word in brackets. Token ids would still spell the replaced text, so a turn with a replacement is
+stored without its tokens, marked ``redacted``, and never trained.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ _HIDDEN = (0,)
 
 
 def redact_turn(turn: Turn, redact: Redact) -> Turn:
-    """The turn as it may be kept; the very same object if there was nothing to replace.
+    """Return the turn as it may be stored; the same object if nothing was replaced.
 
-    Its names (session, group, client) are in no token, so what is replaced there alone keeps no turn from training.
+    Its names (session, group, client) occur in no token, so a turn with replacements in them alone may still train.
     """
-    done = turn.completion
-    prompt, reply = _prompt(turn.prompt, redact), _message(done.reply, redact)
-    sampling = _sampling(done.sampling, redact)
+    completion = turn.completion
+    prompt, reply = _prompt(turn.prompt, redact), _message(completion.reply, redact)
+    sampling = _sampling(completion.sampling, redact)
     noted = None if turn.noted is None else replace(turn.noted, text=redact(turn.noted.text))
     turn = _renamed(turn, redact)
-    if (prompt, reply, sampling, noted) == (turn.prompt, done.reply, done.sampling, turn.noted):
+    if (prompt, reply, sampling, noted) == (turn.prompt, completion.reply, completion.sampling, turn.noted):
         return turn
-    hidden = _hidden(replace(done, sampling=sampling), reply)
+    hidden = _hidden(replace(completion, sampling=sampling), reply)
     return replace(turn, prompt=prompt, noted=noted, completion=hidden, trainable=False)
 
 
@@ -63,7 +63,7 @@ def redact_feedback(feedback: Feedback, redact: Redact) -> Feedback:
 
 
 def redact_session(session: str, redact: Redact) -> str:
-    """A name that gives a person away becomes a digest: still one name for one session, group or call."""
+    """Replace a name that identifies a person by a digest: still one name for one session, group or call."""
     if redact(session) == session:
         return session
     return "redacted-" + hashlib.sha256(session.encode("utf-8", "replace")).hexdigest()[:24]
@@ -125,25 +125,25 @@ def _call(call: ToolCall, redact: Redact) -> ToolCall:
 
 
 def _arguments(written: str, redact: Redact) -> str:
-    """JSON stays JSON, and stays as it was written where there is nothing to replace."""
+    """Redact a call's arguments; JSON stays JSON, and stays as written if nothing is replaced."""
     try:
         parsed = json.loads(written)
-        kept = _json(parsed, redact)
+        redacted = _json(parsed, redact)
     except (ValueError, RecursionError):
-        return redact(written)  # not JSON, or too deep to be read as such: plain text then
-    if kept == parsed:
+        return redact(written)  # not JSON, or nested too deep for it: redact as plain text
+    if redacted == parsed:
         return written
-    text = json.dumps(kept, ensure_ascii=False)
-    return text if _whole(text) else json.dumps(kept)
+    text = json.dumps(redacted, ensure_ascii=False)
+    return text if _whole(text) else json.dumps(redacted)
 
 
 def _whole(text: str) -> bool:
-    """Whether every character is one, not half of one."""
+    """Return True if the text contains no half of a surrogate pair."""
     return not any("\ud800" <= sign <= "\udfff" for sign in text)
 
 
 def _json(value: Json, redact: Redact) -> Json:
-    """Every text inside, alone and after its name, and every number that reads like something to hide."""
+    """Redact every text inside, alone and together with its key, and every number that resembles sensitive data."""
     match value:
         case str():
             return redact(value)
@@ -157,25 +157,25 @@ def _json(value: Json, redact: Redact) -> Json:
 
 
 def _named(key: str, value: Json, redact: Redact) -> Json:
-    """A value in the light of its name: ``password`` and ``hunter2`` say together what neither says alone."""
-    kept = _json(value, redact)
-    if isinstance(value, str) and kept == value:
+    """Redact a value together with its key: ``password`` and ``hunter2`` are sensitive only as a pair."""
+    result = _json(value, redact)
+    if isinstance(value, str) and result == value:
         line = f'{key}: "{value}'
         redacted = redact(line)
         if redacted != line and redacted.startswith(f'{key}: "'):
             return redacted.removeprefix(f'{key}: "')
-    return kept
+    return result
 
 
-# What the settings decide for one server, grouped by what they decide. Only ``app`` fills these.
+# One server's settings, grouped by the decision that they control. Only ``app`` fills these.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessRules:
-    """Who may use the API: decided by a request's headers, before its body is read.
+    """The rules for API access, applied to a request's headers before its body is read.
 
-    ``keys`` maps each key to its user; without any, everybody is one user and only loopback names are answered.
-    ``own_keys`` does so for the environments that this process runs. ``admins`` may control the run.
+    ``keys`` maps each key to its user; without keys all callers are one user and only loopback names are answered.
+    ``own_keys`` does the same for the environments that this process runs. ``admins`` may control the run.
     """
 
     keys: Mapping[str, str]
@@ -186,10 +186,10 @@ class AccessRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRules:
-    """How a request becomes a reply.
+    """The rules for generating a reply.
 
-    ``defaults`` is how replies are sampled where a request does not say; ``any_model`` answers unknown model names too;
-    ``generate``, where there is one, stands between the API and the policy.
+    ``defaults`` are the sampling parameters for a request that sets none; ``any_model`` answers unknown model names
+    too; ``generate``, if set, is called between the API and the policy.
     """
 
     model_name: str
@@ -201,7 +201,7 @@ class GenerationRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutrightRules:
-    """What is said outright of a reply: whether it is heard, and how long a text may be to be learned as a rule."""
+    """The rules for inline feedback commands: their switch, and the shortest and longest text that becomes a rule."""
 
     enabled: bool
     shortest: int
@@ -211,10 +211,10 @@ class OutrightRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordingRules:
-    """What is kept of an answered turn: decided when it is finished, apart from how it was answered.
+    """The rules for storing an answered turn, applied when it is finished, independent of how it was answered.
 
-    ``intercept`` False keeps nothing; ``optout_users`` are never trained on. ``shared``: other gateways answer too, so
-    that what a session may be used for is asked of the ledger each time.
+    ``intercept`` False stores nothing; ``optout_users`` are never trained on. ``shared``: other gateways answer too, so
+    that a session's permissions are read from the ledger each time.
     """
 
     intercept: bool

@@ -1,4 +1,4 @@
-"""What every wire format parses a request into, and what they are all rendered from."""
+"""The request types that every wire format parses into, and the reply types that it renders."""
 
 from __future__ import annotations
 
@@ -28,39 +28,39 @@ from openclaw_rl.ports import Piece
 from openclaw_rl.serve.recorder import Metrics
 from openclaw_rl.types import Feedback, Json, Kind, Prompt, PromptNote, Sampling, SessionReward, Turn
 
-# What one request and one user may take, and the queue of a user's requests.
+# The limits for one request and one user, and the queue for a user's requests.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestLimits:
-    """What one request and one key may take. Seconds of 0 or below are not allowed."""
+    """The limits for one request and one key. Seconds must be above 0."""
 
     body_bytes: int
-    """the largest body"""
+    """maximum bytes in a body"""
     header_bytes: int
-    """all headers together"""
+    """maximum bytes in all headers together"""
     messages: int
-    """messages or items in one request"""
+    """maximum messages or items in one request"""
     values: int
-    """values in one body: fields, entries of lists"""
+    """maximum values in one body: fields, list entries"""
     depth: int
-    """how deep JSON may be nested"""
+    """maximum nesting depth of JSON"""
     streams_per_key: int
-    """requests of one key's user that are answered at once"""
+    """maximum requests from one key's user that are answered at once"""
     queue_per_key: int
-    """requests of one key's user that wait for their place; more are answered 429"""
+    """maximum requests from one key's user that wait for their place; more are answered 429"""
     hold_seconds: float
-    """how long a request is held while the backend restarts"""
+    """maximum seconds to hold a request while the backend restarts"""
     keepalive_seconds: float
-    """how often a silent stream gets a comment"""
+    """seconds between the comments in a silent stream"""
     read_seconds: float
-    """how long a client may take to send its request"""
+    """maximum seconds for a client to send its request"""
     send_seconds: float
-    """how long a client may take to accept what is sent"""
+    """maximum seconds for a client to accept the data sent to it"""
 
 
 class UserQueue:
-    """The requests of one user: some are answered, some wait in the queue, the rest are refused."""
+    """One user's requests: some are answered, some wait in the queue, further requests are refused."""
 
     def __init__(self, limits: RequestLimits, metrics: Metrics) -> None:
         self._running = 0
@@ -70,11 +70,11 @@ class UserQueue:
 
     @property
     def busy(self) -> bool:
-        """Whether a request of this user is answered or waits."""
+        """True while a request by this user is answered or waits."""
         return self._running > 0 or bool(self._queue)
 
     def check(self) -> None:
-        """Raises TooMany if neither a place nor room in the queue is left."""
+        """Raise TooMany if neither a place nor room in the queue is free."""
         full = self._running >= self._limits.streams_per_key
         if full and len(self._queue) >= self._limits.queue_per_key:
             raise TooMany(
@@ -98,7 +98,7 @@ class UserQueue:
             await place
         except asyncio.CancelledError:
             if place.done() and not place.cancelled():
-                self._leave()  # the place came at the same moment: hand it on
+                self._leave()  # the place was assigned at the same moment: pass it on
             elif place in self._queue:
                 self._queue.remove(place)
             raise
@@ -120,12 +120,12 @@ class UserQueue:
         self._leave()
 
 
-# What a caller gets when something goes wrong: a status and words, never a traceback.
+# A caller's view of a failure: a status and a message, never a traceback.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiError:
-    """A failure as a caller sees it; each wire format gives it its own shape."""
+    """A failure as reported to a caller; each wire format gives it a shape."""
 
     status: int
     message: str
@@ -133,13 +133,13 @@ class ApiError:
     code: str | None = None
     retry_after: float | None = None
     overflow: tuple[int, int] | None = None
-    """tokens needed and tokens that fit, where that was the trouble"""
+    """tokens needed and tokens that fit, if the context overflowed"""
     again: bool = True
     """False: a client must not retry the same request automatically"""
 
 
 def api_error_of(error: Exception) -> ApiError:
-    """What a caller gets for an exception; one that nobody foresaw shows nothing of itself."""
+    """Convert an exception to the caller's error; an unexpected exception reveals nothing about itself."""
     match error:
         case ContextOverflow():
             numbers = (error.asked, error.limit)
@@ -184,7 +184,7 @@ _OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rat
 
 
 def openai_error(api_error: ApiError) -> Json:
-    """The shape of chat completions, responses and our own endpoints."""
+    """Return the error shape for chat completions, responses and this API's additional endpoints."""
     kind = _OPENAI_TYPES.get(api_error.status, "invalid_request_error" if api_error.status < 500 else "server_error")
     param = re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", api_error.field) if api_error.field else None
     return {"error": {"message": api_error.message, "type": kind, "param": param, "code": api_error.code}}
@@ -201,7 +201,7 @@ _ANTHROPIC_TYPES = {
 
 
 def anthropic_error(api_error: ApiError) -> Json:
-    """The shape of messages."""
+    """Return the error shape for messages."""
     kind = _ANTHROPIC_TYPES.get(api_error.status, "invalid_request_error" if api_error.status < 500 else "api_error")
     message = api_error.message
     if api_error.overflow:
@@ -211,12 +211,12 @@ def anthropic_error(api_error: ApiError) -> Json:
 
 
 def ollama_error(api_error: ApiError) -> Json:
-    """The shape of Ollama's API."""
+    """Return the error shape for Ollama's API."""
     return {"error": api_error.message}
 
 
 def error_shape(path: str) -> Callable[[ApiError], Json]:
-    """The shape of an error under ``path``."""
+    """Return the error shape for ``path``."""
     if path.startswith("/api/"):
         return ollama_error
     return anthropic_error if path.startswith("/v1/messages") else openai_error
@@ -227,7 +227,7 @@ def reason(status: int) -> str:
 
 
 class TurnLedger(Protocol):
-    """What serving needs of the ledger. Every method may be called from any thread."""
+    """The ledger methods that serving needs. Each may be called from any thread."""
 
     def add_turn(self, turn: Turn) -> None: ...
 
@@ -250,11 +250,11 @@ class TurnLedger(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
-    """One request, whatever its format. ``echo`` is what the format repeats in its response.
+    """One request in any format. ``echo`` holds the fields that the format repeats in its response.
 
-    ``schema_at`` is where it asks for a JSON schema; ``strict`` says that the reply must follow it. ``noted`` is what
-    is put into its prompt on the way to the model. ``answer`` is the whole answer to a request that asks the model
-    nothing, None for any other.
+    ``schema_at`` names the field that requests a JSON schema; ``strict`` means that the reply must follow it. ``noted``
+    is the note inserted into the prompt for the model. ``answer`` is the whole answer to a request that needs no model,
+    None for any other.
     """
 
     prompt: Prompt
@@ -276,13 +276,13 @@ class GenerationRequest:
 
     @property
     def sent(self) -> Prompt:
-        """The prompt as it goes to the model."""
+        """The prompt as sent to the model."""
         return self.prompt if self.noted is None else self.prompt.hinted(self.noted.text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who calls, and what the headers say about the turn."""
+    """The caller, and the turn's metadata from the headers."""
 
     user: str
     session: str | None = None
@@ -297,9 +297,9 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class ReplyStarted:
-    """The first token is on its way. ``prompt_tokens`` is None unless it was requested.
+    """The first token was sampled. ``prompt_tokens`` is None unless it was requested.
 
-    ``unenforced`` names the field whose form the backend can only try to keep to.
+    ``unenforced`` names the field whose format the backend can attempt but not guarantee.
     """
 
     turn: str
@@ -310,7 +310,7 @@ class ReplyStarted:
 
 @dataclass(frozen=True, slots=True)
 class ReplyDelta:
-    """More of the reply, and the tokens behind it if log-probs were requested."""
+    """Further parts of the reply, and their tokens if log-probs were requested."""
 
     parts: Sequence[Part]
     pieces: Sequence[Piece] = ()
@@ -318,7 +318,7 @@ class ReplyDelta:
 
 @dataclass(frozen=True, slots=True)
 class ReplyFinished:
-    """The turn, already kept. ``stop`` is the stop string that ended it, if one did.
+    """The turn, already recorded. ``stop`` is the stop string that ended it, if any.
 
     ``first`` is the time until its first token and ``seconds`` the time until its last.
     """
@@ -331,7 +331,7 @@ class ReplyFinished:
 
 
 class Outright(Protocol):
-    """Takes what a person says outright of a reply, in place of the policy."""
+    """Handles inline feedback commands in place of the policy."""
 
     def without(self, request: GenerationRequest) -> GenerationRequest: ...
 
@@ -342,7 +342,7 @@ Event: TypeAlias = ReplyStarted | ReplyDelta | ReplyFinished
 
 
 def reply_events(finished: ReplyFinished) -> Iterator[Event]:
-    """A text that is there at once as the events of a reply."""
+    """Yield a complete text as the events of a reply."""
     completion = finished.turn.completion
     yield ReplyStarted(finished.turn.id, completion.version, len(completion.prompt_tokens))
     yield ReplyDelta((Text(completion.reply.content),))
@@ -350,13 +350,13 @@ def reply_events(finished: ReplyFinished) -> Iterator[Event]:
 
 
 class PutsNotes(Protocol):
-    """Knows what is to be put into a user's prompts."""
+    """Selects the note to insert into a user's prompt."""
 
     async def note_for(self, user: str, prompt: Prompt) -> PromptNote | None: ...
 
 
 class Renderer(Protocol):
-    """Turns the events of one streamed response into bytes. ``choice`` is the number of the reply.
+    """Renders one streamed response's events as bytes. ``choice`` is the reply's number.
 
     ``media`` is the stream's content type; ``keep_alive`` is sent while there is nothing else to send.
     """

@@ -1,6 +1,6 @@
-"""One HTTP exchange at the edge: reads the body within limits, writes a response or a stream of events.
+"""One HTTP exchange at the edge: read the body within limits, write a response or a stream of events.
 
-A stream that is silent gets a sign of life now and then. A caller that is gone, or accepts nothing, stops the work.
+A silent stream gets a keep-alive at intervals. If the caller disconnects, or accepts no data, the work stops.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ EVENT_STREAM = "text/event-stream; charset=utf-8"
 
 
 class CallerGone(Exception):
-    """The caller hung up, or did not take what was sent."""
+    """The caller disconnected, or did not accept the data sent to it."""
 
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
 quoted: Callable[[str], str] = json.encoder.encode_basestring
-"""a text as JSON; what every token of a stream goes through"""
+"""converts a text to JSON; called for every token in a stream"""
 
 
 def dumps(value: Json) -> str:
-    """JSON on one line, as it goes over the wire."""
+    """Return JSON on one line, as sent over the wire."""
     return _ENCODER.encode(value)
 
 
 def event(data: str, name: str | None = None) -> bytes:
-    """One server-sent event; ``data`` is JSON and so has no line break."""
+    """Return one server-sent event; ``data`` is JSON and so has no line break."""
     return (f"event: {name}\ndata: {data}\n\n" if name else f"data: {data}\n\n").encode("utf-8", "replace")
 
 
 class EventStream:
-    """Base of the renderers of server-sent events."""
+    """Base class for renderers of server-sent events."""
 
     media = EVENT_STREAM
     keep_alive = KEEP_ALIVE
 
 
 class HttpExchange:
-    """A request and its response, of which the head is sent with the first bytes."""
+    """A request and its response, whose head is sent with the first bytes."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, limits: RequestLimits) -> None:
         self.scope = scope
@@ -66,7 +66,7 @@ class HttpExchange:
         self._last_sent = time.monotonic()
 
     async def body(self, limit: int) -> bytes:
-        """The whole body, refused as soon as it is larger than ``limit`` bytes, or too slow."""
+        """Return the whole body; raise RequestError as soon as it exceeds ``limit`` bytes or is too slow."""
         try:
             async with asyncio.timeout(self.limits.read_seconds):
                 return await self._read(limit)
@@ -89,7 +89,7 @@ class HttpExchange:
                 return b"".join(chunks)
 
     async def run_while_connected(self, work: Coroutine[Any, Any, T], *, keep_alive: bytes = b"") -> T:
-        """Does ``work`` while listening for the caller to leave; ``keep_alive`` fills the silence of a stream."""
+        """Run ``work`` until it ends or the caller disconnects; ``keep_alive`` is sent while a stream is silent."""
         task = asyncio.ensure_future(work)
         listening = asyncio.ensure_future(self._receive())
         try:
@@ -123,7 +123,7 @@ class HttpExchange:
         await self._send({"type": "http.response.start", "status": status, "headers": raw})
 
     async def write(self, data: bytes) -> None:
-        """More of a stream; begins it if need be."""
+        """Write further stream data; send the head first if necessary."""
         if not data:
             return
         self._sending_since = self._last_sent = time.monotonic()
@@ -138,13 +138,13 @@ class HttpExchange:
             self._sending_since = None
 
     async def close(self, data: bytes) -> None:
-        """The last bytes of the stream."""
+        """Write the stream's last bytes and end it."""
         await self.write(data)
         self.finished = True
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def reply(self, status: int, body: bytes, media: str = "application/json") -> None:
-        """A whole response at once."""
+        """Send a whole response at once."""
         head = {"content-type": media, "content-length": str(len(body)), **self.headers}
         await self._start(status, head)
         self.finished = True
@@ -155,7 +155,7 @@ class HttpExchange:
 
 
 async def _cancelled(task: asyncio.Future[T]) -> None:
-    """Stops ``task`` and waits until it has cleaned up; its own outcome is reported elsewhere."""
+    """Cancel ``task`` and wait for its cleanup; its own outcome is reported elsewhere."""
     if task.done():
         return
     task.cancel()

@@ -1,4 +1,4 @@
-"""What the endpoints of one server share: who calls, for which session, which version, and how a turn is answered."""
+"""The state that one server's endpoints share: callers, sessions, model routes, and the answerer."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _OUT, _IN = "out", "in"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRoute:
-    """Where a model id leads."""
+    """The version and kind that a model id selects."""
 
     version: int | None = None
     side: bool = False
 
 
 class SessionCache:
-    """A mapping of a user's sessions that forgets what was not used for the longest time."""
+    """A bounded mapping by user and session that evicts the least recently used entry."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -57,7 +57,7 @@ class SessionCache:
 
 
 class ServerState:
-    """The state of one server: small, bounded, and rebuilt by starting again."""
+    """One server's state: small, bounded, and rebuilt by a restart."""
 
     def __init__(self, answerer: Answerer, access: AccessRules, notes: PutsNotes | None = None) -> None:
         self.answerer = answerer
@@ -69,7 +69,7 @@ class ServerState:
         self._optout_users = frozenset(answerer.recording.optout_users)
         self._queues: dict[str, UserQueue] = {}
         self.parser = ThreadPoolExecutor(max_workers=1, thread_name_prefix="bodies")
-        self._sessions = SessionCache(_REMEMBERED)  # by user and name: a name is its user's own
+        self._sessions = SessionCache(_REMEMBERED)  # by user and name: session names are per user
 
     @property
     def policy(self) -> Policy:
@@ -84,15 +84,15 @@ class ServerState:
         return self.answerer.metrics
 
     def admit(self, headers: Headers) -> str:
-        """The user behind a request, or NotAllowed."""
+        """Return the user behind a request; raise NotAllowed if there is none."""
         if self.keys.open:
             refuse_foreign_page(headers, self._cors_origins)
         return self.keys.user(headers)
 
     def is_admin(self, user: str) -> bool:
-        """Whether a user may control the run and see everybody's turns.
+        """Return True if a user may control the run and read all users' turns.
 
-        Without keys all callers are one person, who may; the environments that this process runs may not.
+        Without keys all callers are one person, with that right; the environments that this process runs lack it.
         """
         return environment_of(user) is None if self.keys.open else user in self._admins
 
@@ -101,11 +101,11 @@ class ServerState:
 
     @property
     def busy(self) -> bool:
-        """Whether a request of anybody is answered or waits."""
+        """True while a request by any user is answered or waits."""
         return any(queue.busy for queue in self._queues.values())
 
     def route(self, model: str) -> ModelRoute:
-        """The version and kind that a model id asks for; 404 for an id that leads nowhere."""
+        """Return the version and kind that a model id selects; raise a 404 error for an unknown id."""
         name = self.model_name
         if model in ("", name):
             return ModelRoute()
@@ -116,11 +116,11 @@ class ServerState:
             return ModelRoute(version=int(numbered[1]))
         if self.answerer.generation.any_model and not model.startswith(f"{name}@"):
             return ModelRoute()
-        known = f"{name}, {name}-side, {name}@VERSION"
-        raise RequestError(f"no model is called {model[:100]!r}; known: {known}", field="model", status=404)
+        names = f"{name}, {name}-side, {name}@VERSION"
+        raise RequestError(f"no model is called {model[:100]!r}; known: {names}", field="model", status=404)
 
     async def caller(self, headers: Headers, request: GenerationRequest, user: str, route: ModelRoute) -> Caller:
-        """Everything about the turn that is not in its prompt."""
+        """Return the turn's metadata: everything that is not in its prompt."""
         turn_headers = read_headers(headers)
         name = turn_headers.session or request.session or request.guessed_session
         session = self.stored_name(name) if name is not None else None
@@ -144,38 +144,38 @@ class ServerState:
         )
 
     async def _opt_out(self, session: str, user: str) -> None:
-        """No turn of this session trains from now on, nor after a restart."""
+        """Exclude this session's turns from training from now on, also after a restart."""
         if self._sessions.get((user, session)) == _OUT:
             return
         self._sessions.put((user, session), _OUT)
         try:
             await self.answerer.write(lambda: self.answerer.ledger.add_optout(session, user))
-        except LedgerError as error:  # it holds while this process runs; the reply is not refused for it
+        except LedgerError as error:  # the opt-out is in force while this process runs; the reply is still served
             log.error("opt-out not kept user=%s: %s", user, type(error).__name__)
 
     async def _opted_out(self, session: str, user: str) -> bool:
-        known = self._sessions.get((user, session))
-        if known is None or (known == _IN and self.answerer.recording.shared):
-            found = await self.answerer.write(lambda: self.answerer.ledger.opted_out(session, user))
-            out = found or self._sessions.get((user, session)) == _OUT  # it may have opted out meanwhile
-            known = _OUT if out else _IN
-            self._sessions.put((user, session), known)
-        return known == _OUT
+        status = self._sessions.get((user, session))
+        if status is None or (status == _IN and self.answerer.recording.shared):
+            stored = await self.answerer.write(lambda: self.answerer.ledger.opted_out(session, user))
+            out = stored or self._sessions.get((user, session)) == _OUT  # it may have opted out meanwhile
+            status = _OUT if out else _IN
+            self._sessions.put((user, session), status)
+        return status == _OUT
 
     def stored_name(self, session: str) -> str:
         redact = self.answerer.recording.redact
         return redact_session(session, redact) if redact else session
 
     async def known_session(self, session: str, user: str) -> str:
-        """The name, as it is kept, of a session that this user has opened; 404 if there is none."""
-        kept = self.stored_name(session)
-        known = self._sessions.get((user, kept)) is not None
-        if not known and not await self.answerer.write(lambda: self.answerer.ledger.has_session(kept, user)):
+        """Return the stored name for a session that this user has opened; raise a 404 error if there is none."""
+        name = self.stored_name(session)
+        cached = self._sessions.get((user, name)) is not None
+        if not cached and not await self.answerer.write(lambda: self.answerer.ledger.has_session(name, user)):
             raise RequestError("no such session", field="id", status=404)
-        return kept
+        return name
 
     async def turn(self, response_id: str, user: str, *, others: bool = False) -> Turn:
-        """The turn behind a response id, if it is this user's; ``others``: whosever it is."""
+        """Return the turn behind a response id if it is this user's; ``others`` permits any user's turn."""
         turn_id = turn_of(response_id)
         missing = RequestError(f"there is no turn {turn_id} of yours", field="turn", status=404)
         try:
@@ -190,7 +190,7 @@ class ServerState:
         return self.answerer.recorder.find(turn) or self.answerer.ledger.turn(turn)
 
     async def continue_from(self, request: GenerationRequest, user: str) -> GenerationRequest:
-        """The request with the conversation of an earlier response before it, if it names one."""
+        """Return the request with an earlier response's conversation before it, if it names one."""
         if request.after is None or turn_of(request.after) == NO_TURN:
             return request
         turn = await self.turn(request.after, user)
@@ -200,9 +200,9 @@ class ServerState:
         return replace(request, prompt=continued_prompt(request.prompt, turn.prompt, turn.completion.reply))
 
     async def with_notes(self, request: GenerationRequest, caller: Caller) -> GenerationRequest:
-        """The request with the user's standing notes; without them where it says so, and where a form is prescribed.
+        """Return the request with the user's standing notes, unless it declines them or prescribes a reply format.
 
-        A request for one version by its number is about that version, and a side call is not the user's.
+        Requests for a version by its number, and side calls, get no notes.
         """
         free = request.sampling.json_schema is None and request.prompt.tool_choice in ("auto", "none")
         if self._notes is None or not (caller.notes and free) or caller.declared == "side":
@@ -212,7 +212,7 @@ class ServerState:
     async def events(
         self, request: GenerationRequest, caller: Caller, turns: Sequence[str], version: int | None
     ) -> AsyncGenerator[tuple[int, Event], None]:
-        """The events of all requested replies, each with the number of its reply."""
+        """Yield the events of all requested replies, each with the number of its reply."""
         streams = [
             self.answerer.answer(request, caller, turn=turn, version=version, choice=choice)
             for choice, turn in enumerate(turns)
@@ -222,13 +222,13 @@ class ServerState:
                 async for event in only:
                     yield 0, event
             return
-        async with aclosing(merged(streams)) as both:
-            async for choice, event in both:
+        async with aclosing(merged(streams)) as combined:
+            async for choice, event in combined:
                 yield choice, event
 
 
 async def merged(streams: Sequence[AsyncGenerator[Event, None]]) -> AsyncGenerator[tuple[int, Event], None]:
-    """Several streams as one, in the order of arrival. If one fails, the others are stopped."""
+    """Merge several streams in the order of arrival. If one fails, the others are stopped."""
     queue: asyncio.Queue[tuple[int, Event | None]] = asyncio.Queue(maxsize=64)
 
     async def forward(choice: int, stream: AsyncGenerator[Event, None]) -> None:
@@ -239,11 +239,11 @@ async def merged(streams: Sequence[AsyncGenerator[Event, None]]) -> AsyncGenerat
 
     tasks = [asyncio.ensure_future(forward(choice, stream)) for choice, stream in enumerate(streams)]
     try:
-        left = len(tasks)
-        while left:
+        remaining = len(tasks)
+        while remaining:
             choice, event = await _next_of(queue, tasks)
             if event is None:
-                left -= 1
+                remaining -= 1
             else:
                 yield choice, event
     finally:
@@ -255,7 +255,7 @@ async def merged(streams: Sequence[AsyncGenerator[Event, None]]) -> AsyncGenerat
 async def _next_of(
     queue: asyncio.Queue[tuple[int, Event | None]], tasks: Sequence[asyncio.Future[None]]
 ) -> tuple[int, Event | None]:
-    """The next event; raises what a failed stream raised."""
+    """Return the next event; raise the error of a failed stream."""
     if queue.empty():
         getting = asyncio.ensure_future(queue.get())
         try:

@@ -1,8 +1,8 @@
-"""Makes a reply keep to the requested format: a call by ``tool_choice`` or a strict tool, JSON by a schema. Pure.
+"""Enforce the requested reply format: a call by ``tool_choice`` or a strict tool, JSON by a schema. Pure.
 
-What a backend cannot be held to by sampling is held by a prefix of the reply: it is written into the prompt, so
-it is recorded as what it is, never as something that was sampled. A format that can only be tried is named in the
-``x-openclaw-rl-unenforced`` header; one that must hold and cannot is refused.
+A format that a backend cannot enforce by sampling is enforced by a reply prefix: it is written into the prompt, so that
+it is recorded as prompt text, never as sampled text. A format that can only be attempted is named in the
+``x-openclaw-rl-unenforced`` header; a mandatory format that cannot be enforced is refused.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from openclaw_rl.serve.request import GenerationRequest
 UNENFORCED = "x-openclaw-rl-unenforced"
 
 SCHEMA_SIZE: Final = 256 * 1024
-"""characters of all names and texts in the schemas that one reply is held to"""
+"""maximum characters in all names and texts in the schemas for one reply"""
 LITERAL_SIZE: Final = 8 * 1024
-"""characters of one constant, name or choice in them: each token of a long one costs the engine as much as all of it"""
+"""maximum characters in one constant, name or choice: each token in a long one costs the engine as much as all of it"""
 PATTERNS: Final = 64
-"""regular expressions in them"""
+"""maximum regular expressions in the schemas"""
 PATTERN_SIZE: Final = 1024
-"""characters of one of these"""
+"""maximum characters in one regular expression"""
 _PROSE: Final = frozenset({"description", "title", "$comment", "examples", "default"})
-"""parts of a schema that hold a reply to nothing"""
+"""schema parts that do not constrain a reply"""
 
 _CALL_PREFIX = {"hermes": '<tool_call>\n{"name": "', "llama": '{"name": "', "pythonic": "["}
 
 
 _MARKED = ("hermes",)
-"""forms in which a mark begins a call, from which it can be held"""
+"""formats in which a marker begins a call, so that the call can be enforced from there"""
 
 
 def _wants_strict_calls(request: GenerationRequest) -> bool:
@@ -50,9 +50,9 @@ def _named_call_prefix(tool_format: str, name: str) -> str:
 
 
 def at_wire_field(error: RequestError, request: GenerationRequest) -> RequestError:
-    """A policy's refusal of a format, under the name that the format has in this request; other refusals as they are.
+    """Return a policy's refusal of a format under the format's name in this request; other refusals unchanged.
 
-    A policy knows a schema as ``response_format``; the caller wrote ``text.format``, ``output_config.format`` or tools.
+    To a policy a schema is ``response_format``; the caller sent ``text.format``, ``output_config.format`` or tools.
     """
     if error.field not in ("response_format", "tools"):
         return error
@@ -62,7 +62,7 @@ def at_wire_field(error: RequestError, request: GenerationRequest) -> RequestErr
 
 
 def clamp_max_tokens(request: GenerationRequest, context: int) -> GenerationRequest:
-    """A limit as large as the whole context means: as many tokens as fit."""
+    """Replace a limit as large as the whole context by None: as many tokens as fit."""
     limit = request.sampling.max_tokens
     if limit is None or limit < context:
         return request
@@ -70,12 +70,12 @@ def clamp_max_tokens(request: GenerationRequest, context: int) -> GenerationRequ
 
 
 def enforce_format(request: GenerationRequest, policy: Policy) -> tuple[GenerationRequest, str | None]:
-    """The request with the reply prefix that its format needs, and the field that can only be tried, if one can."""
+    """Return the request with the reply prefix for its format, and the field that can only be attempted, if any."""
     refuse_large_schemas(request)
     able: frozenset[Ability] = getattr(policy, "abilities", frozenset())
     if request.prompt.tool_choice in ("auto", "none") and request.sampling.json_schema is None:
-        held = "strict_tools" in able and policy.tool_format in _MARKED
-        return request, "tools" if _wants_strict_calls(request) and not held else None
+        enforced = "strict_tools" in able and policy.tool_format in _MARKED
+        return request, "tools" if _wants_strict_calls(request) and not enforced else None
     prefix = "" if "tool_choice" in able else _call_prefix(request, policy.tool_format, can_prefix="opening" in able)
     unenforced = None
     if request.sampling.json_schema is not None and "json_schema" not in able:
@@ -92,7 +92,7 @@ def enforce_format(request: GenerationRequest, policy: Policy) -> tuple[Generati
 
 
 def refuse_large_schemas(request: GenerationRequest) -> None:
-    """Raise RequestError for schemas that no engine should be asked to compile, by what can be counted beforehand."""
+    """Raise RequestError for schemas too large for an engine to compile, judged by countable properties."""
     size, patterns = 0, 0
     for field, kind, text in _held_texts(request):
         size, patterns = size + len(text), patterns + (kind == "pattern")
@@ -113,7 +113,7 @@ def _too_large(field: str, what: str) -> RequestError:
 
 
 def _held_texts(request: GenerationRequest) -> Iterator[tuple[str, str, str]]:
-    """Field, kind and text of each name and text in the schemas that the reply to this request is held to."""
+    """Yield field, kind and text for each name and text in the schemas that constrain this request's reply."""
     prompt, schema = request.prompt, request.sampling.json_schema
     if schema is not None:
         at = request.schema_at or "response_format"
@@ -127,7 +127,7 @@ def _held_texts(request: GenerationRequest) -> Iterator[tuple[str, str, str]]:
 
 
 def _texts(schema: object) -> Iterator[tuple[str, str]]:
-    """Each text of a schema with its kind: pattern, literal or prose. However deep the schema is."""
+    """Yield each text in a schema with its kind: pattern, literal or prose. Works at any nesting depth."""
     waiting: list[tuple[str, object]] = [("literal", schema)]
     while waiting:
         kind, value = waiting.pop()
@@ -150,16 +150,16 @@ def _kind_of(kind: str, name: str, part: object) -> str:
 
 
 def _call_prefix(request: GenerationRequest, tool_format: str, *, can_prefix: bool) -> str:
-    """How the call begins that ``tool_choice`` asks for; nothing where it leaves the choice."""
+    """Return the beginning of the call that ``tool_choice`` requires; empty if it leaves the choice."""
     prompt = request.prompt
     if prompt.tool_choice in ("auto", "none"):
         return ""
     if not prompt.tools:
         raise RequestError("tool_choice: there are no tools to choose from", field="tool_choice")
     if tool_format not in _CALL_PREFIX or not can_prefix:
-        who = "this model, which has no form for tool calls," if tool_format == "none" else "this backend"
+        subject = "this model, which has no form for tool calls," if tool_format == "none" else "this backend"
         raise RequestError(
-            f"tool_choice: {who} cannot be held to a tool call", field="tool_choice", remedy="use auto or none"
+            f"tool_choice: {subject} cannot be held to a tool call", field="tool_choice", remedy="use auto or none"
         )
     only = prompt.tools[0].name if len(prompt.tools) == 1 else None
     name = prompt.tool_choice.removeprefix("name:") if prompt.tool_choice != "required" else only
@@ -167,7 +167,7 @@ def _call_prefix(request: GenerationRequest, tool_format: str, *, can_prefix: bo
 
 
 def _json_prefix(request: GenerationRequest) -> str:
-    """An object begins with a brace; where tools may be called instead, nothing is certain."""
+    """Return a brace if the reply must be an object; where tools may be called instead, no prefix is certain."""
     prompt, schema = request.prompt, request.sampling.json_schema or {}
     calls = bool(prompt.tools) and prompt.tool_choice != "none"
     return "{" if schema.get("type") == "object" and not calls else ""
