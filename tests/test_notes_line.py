@@ -191,7 +191,7 @@ async def test_a_user_switches_all_notes_off_over_the_api(tmp_path: Path) -> Non
         ("POST", "/v1/notes", {"text": "x" * 601}, "text: 601 characters, a note has at most 600"),
         ("POST", "/v1/notes", {"text": "hi there", "kind": "wish"}, "kind: must be one of rule, fact"),
         ("PATCH", "/v1/notes", {"enabled": "no"}, "enabled: must be true or false, not text"),
-        ("PATCH", "/v1/notes/1", {}, "text: say either text or enabled"),
+        ("PATCH", "/v1/notes/1", {}, "text: set either text or enabled"),
     ],
 )
 async def test_a_wrong_value_is_refused_with_its_field(

@@ -96,7 +96,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "messages",
         only([{"type": "document", "source": {"type": "pdf"}}]),
-        "messages.0.content.0.source.type: only plain text documents are taken",
+        "messages.0.content.0.source.type: only plain text documents are accepted",
     ),
     (
         "messages",

@@ -229,7 +229,7 @@ def unreadable(found: UnreadableTurn) -> Drop:
 
 
 def _failed(turn: Turn, error: Exception) -> Drop:
-    detail = f"its place among the turns could not be found: {type(error).__name__}"
+    detail = f"it could not be placed among the turns: {type(error).__name__}"
     return Drop(turn=turn.id, stage="collect", reason="collect failed", detail=detail, at=turn.at)
 
 
@@ -250,7 +250,7 @@ def from_record(record: ImportRecord, *, at: float) -> Outcome:
 def _why_empty(turn: Turn) -> tuple[DropReason, str]:
     """Return the drop reason for a turn without reply tokens: they were redacted, or none was sampled."""
     if "redacted" in turn.completion.flaws:
-        return "redacted", "it holds something that must not be kept, so its tokens were not; serve.redact"
+        return "redacted", "its text was redacted, so its tokens were not stored; see serve.redact"
     return "empty reply", f"finish {turn.completion.finish}"
 
 

@@ -1,7 +1,7 @@
 """Find the remembered turn that a history contains. Pure.
 
 A history contains a turn *exactly* when its path up to a reply equals the turn's path. After a client dropped its
-oldest messages, pruned results, lost a broken exchange or replaced them by a summary, a turn still *explains* the
+oldest messages, pruned results, lost a broken exchange or put a summary in their place, a turn still *explains* the
 history under three conditions: the reply and the message that it answers are present, all remaining earlier messages
 occur in the turn's past, and no other turn ends alike.
 """

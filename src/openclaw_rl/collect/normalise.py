@@ -1,9 +1,9 @@
 """Reduce all renderings of one conversation to their common content. Pure.
 
 Clients do not return a history unchanged: timestamps and envelopes vary, reasoning is stripped, arguments are
-re-serialised, ids are mangled, neighbouring user messages are joined. `prompt_path` maps a prompt to a *path*: atoms
-that such changes leave alone, with 8 bytes per user line, per assistant text and call, and per tool result. The first
-byte is the role, the other bytes are a digest. System prompts have no atoms.
+re-serialised, ids are mangled, neighbouring user messages are joined. `prompt_path` maps a prompt to a *path*
+of atoms that such changes leave alone: one 8-byte atom per user line, per assistant text, per call and per tool result.
+The first byte is the role, the other bytes are a digest. System prompts have no atoms.
 """
 
 from __future__ import annotations

@@ -42,10 +42,10 @@ from openclaw_rl.types import Ended, Message, Outcome, SessionEnd, Turn, environ
 
 ENDINGS: Mapping[Ended, str] = {
     "done": "the session was declared over",
-    "idle": "nothing came for the length of session_idle",
-    "superseded": "the conversation went on without this reply",
-    "compacted": "a summary took the place of this reply",
-    "side": "side calls are not waited for",
+    "idle": "no continuation within session_idle",
+    "superseded": "the conversation continued without this reply",
+    "compacted": "a summary replaced this reply",
+    "side": "a side call gets no next state",
     "evicted": "too many turns were open at once",
 }
 """reasons why a turn gets no continuation, by `Outcome.ended`"""

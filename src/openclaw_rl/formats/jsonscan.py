@@ -245,7 +245,7 @@ class Envelope:
 
 
 def _unwrapped(value: str) -> str:
-    """Return arguments that are not an object as one: null means none, a string may contain the object."""
+    """Convert arguments that are not an object to one: null means none, a string may contain the object."""
     inner = json.loads(value)
     if inner is None:
         return "{}"

@@ -223,7 +223,7 @@ class Answerer:
         try:
             await self._carried_through(self._written(turn))
         except Exception as error:  # a damaged ledger or a custom redactor: log and count the loss, then continue
-            log.error("turn lost id=%s: it could not be kept: %s", turn.id, type(error).__name__)
+            log.error("turn lost id=%s: it could not be written: %s", turn.id, type(error).__name__)
             log.debug("turn lost id=%s: %s", turn.id, error)
             return
         log.log(

@@ -222,7 +222,7 @@ class InfoHandlers:
 async def _not_found(request: Request, error: Exception) -> Response:
     """Answer an unknown path or method in the path's wire format."""
     assert isinstance(error, HTTPException)
-    what = "there is nothing here" if error.status_code == 404 else "this method is not allowed here"
+    what = "unknown path" if error.status_code == 404 else "this method is not allowed here"
     api_error = ApiError(status=error.status_code, message=f"{what}; see /openapi.json")
     shape = error_shape(request.scope["path"])
     return JSONResponse(shape(api_error), status_code=error.status_code, headers=error.headers)

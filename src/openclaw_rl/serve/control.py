@@ -164,6 +164,8 @@ class DeletionHandler:
         user = str(query.get("user", [admitted.user])[0])
         if user != admitted.user and not self._server.is_admin(admitted.user):
             raise RequestError(
-                f"{admitted.user} may not delete what is another's", status=403, remedy="name the user in serve.admins"
+                f"{admitted.user} may not delete another user's session",
+                status=403,
+                remedy="name the user in serve.admins",
             )
         return user

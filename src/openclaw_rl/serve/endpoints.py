@@ -125,7 +125,9 @@ def _check_head(headers: Headers, limit: int) -> None:
         raise RequestError(f"the body is larger than {limit} bytes", status=413)
     coding = headers.get("content-encoding", "identity").strip().lower()
     if coding not in ("", "identity"):
-        raise RequestError(f"content-encoding {coding[:40]!r} is not read", status=415, remedy="send the body as it is")
+        raise RequestError(
+            f"content-encoding {coding[:40]!r} is not supported", status=415, remedy="send the body as it is"
+        )
 
 
 def _is_large(headers: Headers) -> bool:
@@ -137,7 +139,7 @@ def _is_large(headers: Headers) -> bool:
 async def read_body(
     server: ServerState, exchange: HttpExchange, parse: Callable[[dict[str, Json]], T], *, limit: int | None = None
 ) -> T:
-    """Read the body and return it parsed by ``parse``. Large bodies are parsed one at a time, off the event loop."""
+    """Read and parse the body. Large bodies are parsed one at a time on a thread, so that no other request waits."""
     limits = server.limits
     raw = await exchange.body(limit or limits.body_bytes)
 

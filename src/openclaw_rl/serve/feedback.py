@@ -29,7 +29,7 @@ _LARGEST = 2**20
 
 OWN_KEY = "give the environment a key of its own: env:NAME:KEY in serve.keys_file"
 _NAMES = ("turn", "turn_id", "response_id")
-"""fields that name a turn, the first one set has precedence; later fields may contain ids of the client's own"""
+"""fields that name a turn; the first one set has precedence, later fields may contain ids of the client's own"""
 
 
 class FeedbackRequest(RequestModel):
@@ -73,7 +73,7 @@ class FeedbackHandler:
         )
         if self._server.keys.open and report.source != "environment" and environment_of(admitted.user) is not None:
             what = "source: without keys an environment pays rewards; only a person rates"
-            raise RequestError(what, field="source", status=403, remedy="say environment")
+            raise RequestError(what, field="source", status=403, remedy="set source to environment")
         turn = await self._server.turn(report.named, admitted.user)
         feedback = await keep_feedback(self._server, report, turn)
         taken = {"object": "feedback", "turn": turn.id, "score": feedback.score, "source": feedback.source}
@@ -94,7 +94,7 @@ def feedback_of(given: FeedbackRequest, turn: Turn, *, at: float) -> Feedback:
     """Convert a request to feedback on a turn; a thumb is a score of 1 or -1."""
     score = given.score
     if given.thumb and score is not None:
-        raise RequestError("thumb: say a thumb or a score, not both", field="thumb")
+        raise RequestError("thumb: set a thumb or a score, not both", field="thumb")
     if given.thumb:
         score = 1.0 if given.thumb == "up" else -1.0
     environment = given.source == "environment"
@@ -208,7 +208,7 @@ _NOTHING = "nothing noted:"
 NO_TEXT = f"{_NOTHING} write what would have made the reply better after /fix."
 NO_TURN = f"{_NOTHING} there is no reply before this one that could be rated."
 NOT_KEPT = f"{_NOTHING} this conversation is not kept."
-LATER = f"{_NOTHING} the ledger cannot be written now. Say it again later."
+LATER = f"{_NOTHING} the ledger cannot be written now. Send it again later."
 _ANSWERS = (GOOD, BAD, FIX, _NO_RULE, _NOTHING)
 
 
@@ -301,7 +301,7 @@ class OutrightFeedback:
             if caller.done and caller.session is not None:
                 await self._end(caller.session, caller.user)
         except LedgerError as error:
-            log.error("remark not kept user=%s: %s", caller.user, type(error).__name__)
+            log.error("feedback command not recorded user=%s: %s", caller.user, type(error).__name__)
             before, line = None, LATER
         return ReplyFinished(_answered(turn, before, line))
 
@@ -368,7 +368,7 @@ class OutrightFeedback:
             return NO_TEXT
         report = FeedbackRequest.model_validate({"turn": before.id, "thumb": remark.thumb, "comment": remark.text})
         await keep_feedback(self._server, report, before)
-        log.info("remark turn=%s thumb=%s", before.id, remark.thumb)
+        log.info("feedback command turn=%s thumb=%s", before.id, remark.thumb)
         if remark.text is None:
             return GOOD if remark.thumb == "up" else BAD
         length = len(" ".join(remark.text.split()))

@@ -271,7 +271,7 @@ OTHER = "*"
 
 def _data_url(text: str) -> str:
     if not text.startswith("data:"):
-        raise refusal("only data: URLs are taken; send the image itself, base64 encoded")
+        raise refusal("only data: URLs are accepted; send the image itself, base64 encoded")
     return text
 
 

@@ -121,7 +121,7 @@ class ServeLoop:
         except BackendError as error:
             log.error("version not loaded version=%d: %s", version.number, error)
             return error
-        log.info("version taken up version=%d before=%d", version.number, before)
+        log.info("loaded version=%d before=%d", version.number, before)
         return None
 
     async def status(self) -> Mapping[str, Json]:
@@ -374,7 +374,7 @@ class HttpServer:
         while not self._server.started:
             if self._task.done():
                 await self._task
-                raise ConfigError("the API server ended before it began; its log says why")
+                raise ConfigError("the API server failed to start; see its log")
             await asyncio.sleep(0.01)
 
     async def end(self) -> None:

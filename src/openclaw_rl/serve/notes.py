@@ -122,7 +122,7 @@ class NoteHandlers:
         request = await self._body(admitted, NoteChangeRequest)
         note = await self._own(admitted)
         if (request.text is None) == (request.enabled is None):
-            raise RequestError("text: say either text or enabled", field="text")
+            raise RequestError("text: set either text or enabled", field="text")
         if request.text is not None:
             text = self._redacted(request.text)
             added = await self._work(lambda: self._book.edit(note.number, text))

@@ -121,11 +121,11 @@ def ref(name: str) -> Schema:
 
 _ERRORS = {
     "400": "the request cannot be read; the message names the field",
-    "401": "no key, or one that is not known",
+    "401": "no key, or an unknown one",
     "403": "a page of another origin, a reward without an environment's key, or control without an admin's",
     "404": "no such model, version, turn or session",
     "405": "this method is not allowed here",
-    "408": "the request came too slowly",
+    "408": "the request arrived too slowly",
     "413": "the body is too large, or holds too many values",
     "415": "the body is compressed",
     "429": "too many requests of this key; see Retry-After",
@@ -136,14 +136,14 @@ _ERRORS = {
 _HEADERS = (
     ("X-Session-Id", "the session this turn belongs to", TEXT),
     ("X-Turn-Type", "main or side", {"enum": ["main", "side"]}),
-    ("X-Session-Done", "true: nothing more will come of this session", {"enum": ["true", "false"]}),
+    ("X-Session-Done", "true: this session is over", {"enum": ["true", "false"]}),
     (
         "x-openclaw-rl-train",
         "off: never train on this turn; off-session: on no turn of this session from now on",
         {"enum": ["on", "off", "off-session"]},
     ),
     ("x-openclaw-rl-group", "joins the rollouts of one task", TEXT),
-    ("x-openclaw-rl-notes", "off: no standing note is put into this prompt", {"enum": ["on", "off"]}),
+    ("x-openclaw-rl-notes", "off: no standing note is inserted into this prompt", {"enum": ["on", "off"]}),
 )
 
 
@@ -211,17 +211,17 @@ def _ollama_paths() -> Schema:
 
 def _paths() -> Schema:
     ended: Schema = {
-        "summary": "Say that a session is over",
+        "summary": "End a session",
         "parameters": [_in_path("id")],
         "responses": _answers("SessionEnded", "Error"),
     }
     paid: Schema = {
-        **_change("Say what a session was worth; for environments", "RewardRequest", "SessionPaid"),
+        **_change("Reward a session; for environments", "RewardRequest", "SessionPaid"),
         "parameters": [_in_path("id")],
     }
     whose: Schema = {"name": "user", "in": "query", "required": False, "schema": TEXT}
     deleted: Schema = {
-        "summary": "Delete a session with everything of it; an admin may name another user",
+        "summary": "Delete a session with all its data; an admin may name another user",
         "parameters": [_in_path("id"), whose],
         "responses": _answers("SessionDeleted", "Error"),
     }
@@ -239,7 +239,7 @@ def _paths() -> Schema:
         "/v1/messages": _post("Message", "MessagesRequest", "Message", error="MessagesError", stream=True),
         "/v1/messages/count_tokens": _post("Token count", "MessagesRequest", "TokenCount", error="MessagesError"),
         **_ollama_paths(),
-        "/v1/feedback": _post("Say what a reply was worth", "FeedbackRequest", "FeedbackTaken"),
+        "/v1/feedback": _post("Rate a reply", "FeedbackRequest", "FeedbackTaken"),
         "/v1/sessions/{id}": {"delete": deleted},
         "/v1/sessions/{id}/reward": {"post": paid},
         "/v1/sessions/{id}/end": {"post": ended},
@@ -259,7 +259,7 @@ def _paths() -> Schema:
         "/v1/notes/{number}/decline": {
             "post": _with_number({**_change("Decline a proposed note", "NoteDeclineRequest", "Note"), **optional}),
         },
-        "/v1/control": _post("Tell the run what to do; for admins", "RunControlRequest", "ControlTaken"),
+        "/v1/control": _post("Control the run; for admins", "RunControlRequest", "ControlTaken"),
         "/v1/turns/{id}/tokens": _get("The tokens of a reply with their log-probs", "TurnTokens", path="id"),
         "/v1/models": _get("Known models", "Models"),
         "/v1/models/{id}": _get("One model", "Model", path="id"),

@@ -1,7 +1,7 @@
 """Patterns for the default redaction: e-mail, cards, IBANs, telephone numbers, logins, keys, passwords. Pure.
 
-A pattern's time grows with the text and no faster: a repeat is bounded, or it is possessive and begins only where a run
-of its characters begins. A long text is read in windows, so that other threads can run.
+A pattern's time grows at most linearly with the text: a repeat is bounded, or it is possessive and begins only where a
+run of its characters begins. A long text is read in windows, so that other threads can run.
 Not detected, and so kept: names of people, postal addresses, birthdays, passwords that are plain words, secrets without
 a name or a known prefix, numbers in an uncommon notation, and the content of images.
 """
@@ -24,7 +24,7 @@ _LOWER: Final = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pattern:
-    """One kind of sensitive text. ``check`` receives a match and the text; it returns the replacement, None for none.
+    """One kind of sensitive text. ``check`` maps a match and the text to the replacement, None to leave the match.
 
     Every match contains one of ``hints``, in lower case. ``folds``: the search uses the text in lower case.
     ``reach`` is the longest match that is certain to be read as a whole.
@@ -77,7 +77,7 @@ def patterns(text: str) -> str:
 
 
 def fold(text: str) -> str:
-    """Return the text in lower case at equal length; some letters have a longer lower case and stay as they are."""
+    """Return the text in lower case at equal length: ASCII letters alone if some lower-case letter is longer."""
     lower = text.lower()
     return lower if len(lower) == len(text) else text.translate(_LOWER)
 

@@ -34,12 +34,12 @@ class Metrics:
             "openclaw_rl_first_token_seconds", "time to the first token", buckets=_FIRST, registry=registry
         )
         self.tokens = Counter("openclaw_rl_tokens", "tokens", ["side"], registry=registry)
-        self.turns = Counter("openclaw_rl_turns", "turns by how they ended", ["finish"], registry=registry)
+        self.turns = Counter("openclaw_rl_turns", "turns by finish reason", ["finish"], registry=registry)
         self.lost = Counter("openclaw_rl_turns_lost", "turns that the ledger could not take", registry=registry)
         self.unwritten = Gauge(
             "openclaw_rl_turns_waiting", "answered turns that wait for the ledger", registry=registry
         )
-        self.version = Gauge("openclaw_rl_version", "the policy version that new requests take", registry=registry)
+        self.version = Gauge("openclaw_rl_version", "policy version for new requests", registry=registry)
         self.engine = Gauge("openclaw_rl_engine", "figures of the engine", ["figure"], registry=registry)
         self.prompt_tokens = self.tokens.labels("prompt")
         self.reply_tokens = self.tokens.labels("reply")
@@ -120,11 +120,11 @@ class TurnRecorder:
                 return
             except Exception as error:
                 self.lose()
-                log.error("turn lost id=%s: it could not be kept: %s", turn.id, type(error).__name__)
+                log.error("turn lost id=%s: it could not be written: %s", turn.id, type(error).__name__)
             self._waiting.popleft()
             self._weigh(-1, turn)
         if self._trouble is not None:
-            log.warning("the ledger takes turns again")
+            log.warning("the ledger accepts turns again")
         self._trouble = None
 
     def then(self, work: Callable[[], T]) -> T:
@@ -170,15 +170,18 @@ class TurnRecorder:
 
     def alarms(self) -> list[dict[str, Json]]:
         """Return the alarms for a person to check."""
-        alarms = [{"what": reason, "remedy": "they are written automatically then"} for reason in self.reasons()]
+        alarms = [
+            {"what": reason, "remedy": "they are written automatically once it accepts them"}
+            for reason in self.reasons()
+        ]
         if self.lost:
             what = f"{self.lost} answered turns are lost: the ledger could not take them"
-            alarms.append({"what": what, "remedy": "the log names each one and why; see the room on its disk"})
+            alarms.append({"what": what, "remedy": "the log names each one and why; check the free space on its disk"})
         return alarms
 
     def _down(self, error: LedgerDown) -> None:
         if self._trouble is None:
-            log.error("the ledger takes no turns; they wait in memory: %s", error)
+            log.error("the ledger accepts no turns; they wait in memory: %s", error)
         self._trouble = error
 
     def _wait(self, turn: Turn) -> None:

@@ -71,7 +71,7 @@ class HttpExchange:
             async with asyncio.timeout(self.limits.read_seconds):
                 return await self._read(limit)
         except TimeoutError as error:
-            raise RequestError("the request came too slowly", status=408) from error
+            raise RequestError("the request arrived too slowly", status=408) from error
 
     async def _read(self, limit: int) -> bytes:
         chunks: list[bytes] = []

@@ -127,7 +127,7 @@ class ServerState:
         if not turn_headers.train_session:
             if session is None:
                 what = "x-openclaw-rl-train: off-session needs a session"
-                raise RequestError(what, field="x-openclaw-rl-train", remedy="name it in x-session-id, or say off")
+                raise RequestError(what, field="x-openclaw-rl-train", remedy="name it in x-session-id, or set off")
             await self._opt_out(session, user)
         out = session is not None and await self._opted_out(session, user)
         trainable = turn_headers.train and user not in self._optout_users and not out
@@ -151,7 +151,7 @@ class ServerState:
         try:
             await self.answerer.write(lambda: self.answerer.ledger.add_optout(session, user))
         except LedgerError as error:  # the opt-out is in force while this process runs; the reply is still served
-            log.error("opt-out not kept user=%s: %s", user, type(error).__name__)
+            log.error("opt-out not recorded user=%s: %s", user, type(error).__name__)
 
     async def _opted_out(self, session: str, user: str) -> bool:
         status = self._sessions.get((user, session))
@@ -195,7 +195,7 @@ class ServerState:
             return request
         turn = await self.turn(request.after, user)
         if REDACTED in turn.completion.flaws:
-            what = "this response was redacted when it was kept, so it cannot be gone on from"
+            what = "this response was stored redacted, so it cannot be continued"
             raise RequestError(what, field="previous_response_id", remedy="send the whole conversation as input")
         return replace(request, prompt=continued_prompt(request.prompt, turn.prompt, turn.completion.reply))
 

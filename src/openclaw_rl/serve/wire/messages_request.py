@@ -62,7 +62,7 @@ class ImageBlock(RequestModel):
 
 def _only_text(kind: str) -> str:
     if kind != "text":
-        raise refusal("only plain text documents are taken")
+        raise refusal("only plain text documents are accepted")
     return kind
 
 
