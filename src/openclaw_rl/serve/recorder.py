@@ -80,8 +80,8 @@ class TurnRecorder:
     """Writes turns in the order of their answers. ``lost`` counts the turns that no ledger will ever contain.
 
     If the ledger is down (`LedgerDown`: no space, no disk), its turns are written automatically as soon as it is back;
-    turns beyond the queue's limit, and turns that still wait when the process ends, are lost. All methods but `retry`,
-    `reasons` and `alarms` run on the single writer thread.
+    turns beyond the queue's limit, and turns that still wait when the process ends, are lost. `add`, `flush`, `then`,
+    `find` and `end` run on the single writer thread.
     """
 
     def __init__(self, ledger: TurnSink, metrics: Metrics, *, room: int = _ROOM) -> None:
