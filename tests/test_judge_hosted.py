@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio.to_thread
@@ -17,6 +18,7 @@ from openclaw_rl.app.application import App
 from openclaw_rl.app.judges import build_model_judge, running
 from openclaw_rl.backends.local.classifier.client import LocalClassifier
 from openclaw_rl.backends.local.classifier.messages import ClassifierArgs
+from openclaw_rl.backends.local.classifier.model import ClassifierModel
 from openclaw_rl.backends.local.engine.policy import LocalPolicy
 from openclaw_rl.config import Config, load
 from openclaw_rl.errors import BackendDown, ModelRefused
@@ -225,3 +227,24 @@ async def test_serving_goes_on_while_a_judge_cannot_start_and_status_says_why(tm
     assert alarm["what"].startswith("the judge model ")
     assert "give 'embedded', a Hugging Face id" in alarm["remedy"]
     assert status["models"][0]["state"] == "failed"
+
+
+class LettersAsTokens:
+    """A tokenizer whose tokens are characters."""
+
+    def encode(self, text: str, **_: object) -> list[int]:
+        return [ord(sign) for sign in text]
+
+    def decode(self, ids: list[int]) -> str:
+        return "".join(map(chr, ids))
+
+
+@pytest.mark.parametrize("room", [16, 40, 100])
+def test_a_long_request_and_reply_never_push_out_the_following_message(room: int) -> None:
+    model = object.__new__(ClassifierModel)
+    model._tokenizer = LettersAsTokens()
+    model._args = SimpleNamespace(reads="exchange")
+    request = SimpleNamespace(request="q" * 500, reply="r" * 500, after="a" * 500)
+    text = model._text(request, room)
+    assert len(text) <= room + len("User: \nAssistant: \nUser: ")
+    assert text.endswith("a")

@@ -259,7 +259,7 @@ class Answerer:
             async with self.long:
                 return await asyncio.to_thread(redact_turn, turn, redact)
         except BaseException:
-            self.recorder.lose()
+            self.writer.submit(self.recorder.lose)
             raise
 
     async def _abort(

@@ -32,6 +32,8 @@ LONGEST = 4096
 """longest exchange in tokens, even if the model takes more"""
 SPARE = 24
 """tokens for the roles' names and the special tokens around the text"""
+ELLIPSIS = 3
+"""tokens that the mark of a cut takes at most"""
 
 
 class ClassifierModel:
@@ -91,10 +93,13 @@ class ClassifierModel:
         return f"User: {request_text}\nAssistant: {reply}\nUser: {after}"
 
     def _cut(self, text: str, room: int) -> str:
-        """Keep a text's head and tail if it is longer than ``room`` tokens."""
+        """Keep a text's head and tail if it is longer than ``room`` tokens; nothing if there is no room."""
         ids = self._ids(text)
         if len(ids) <= room:
             return text
+        room -= ELLIPSIS
+        if room < 2:
+            return ""
         head, tail = ids[: room - room // 2], ids[len(ids) - room // 2 :]
         return f"{self._tokenizer.decode(head)} … {self._tokenizer.decode(tail)}"
 
