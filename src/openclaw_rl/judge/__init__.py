@@ -1,4 +1,4 @@
-"""Loop 3: outcomes become verdicts, from the strongest evidence there is."""
+"""Loop 3: outcomes become verdicts, based on the strongest available evidence."""
 
 from openclaw_rl.judge.custom import CustomJudge, RulesJudge, as_judge
 from openclaw_rl.judge.explain import Explanation, explain

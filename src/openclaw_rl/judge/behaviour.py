@@ -1,6 +1,6 @@
-"""What a user does, rather than says, as weak evidence: they name again what the reply left out. Pure.
+"""Weak evidence from the user's behaviour: they repeat terms that the reply left out. Pure.
 
-It needs no words of any language, only the request and the reply beside the message. Heard where the judge is silent.
+It works in any language with only the request, the reply and the message. It counts if the judge is silent.
 """
 
 from __future__ import annotations
@@ -18,37 +18,38 @@ from openclaw_rl.types import Doubt, Verdict
 
 ASKED_AGAIN = "the user names again what the reply left out"
 WEIGHT = 0.5
-"""of a score from behaviour: what a person says weighs 1"""
+"""weight of a score from behaviour; a person's words weigh 1"""
 
-_AGAIN = 0.75  # share of the message's terms that must be of the request
-_TAIL = 160  # characters at the end of a reply in which a question waits for an answer
-_LONGEST = 2_000  # characters of a message: a longer one brings matter of its own
+_AGAIN = 0.75  # share of the message's terms that must occur in the request
+_TAIL = 160  # characters at the end of a reply that are searched for an open question
+_LONGEST = 2_000  # characters of a message: a longer one adds new text
 _WORD = re.compile(r"[^\W_]+")
 _UNSPACED = re.compile(r"[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 _LONG_WORDS = re.compile(r"[a-z\u00c0-\u024f\u0370-\u04ff]+")
 
 
 def asks_again(request: str, reply: str, message: str, *, share: float = _AGAIN) -> bool:
-    """Whether the message is made of the request's terms and one of them is not in the reply.
+    """Check if the message consists of the request's terms and one of them is missing in the reply.
 
-    A reply that ends with a question may be answered so, and a single word may be an order to go on: neither counts.
+    False after a reply that ends with a question, which the message may answer, and for a single word, which may be an
+    order to continue.
     """
     if len(message) > _LONGEST or re.search(r"[?？؟]", reply[-_TAIL:]) or _word_count(message) < 2:
         return False
-    said, asked = _terms(message), _terms(request)
-    repeated = said & asked
-    return bool(repeated - _terms(reply)) and len(repeated) >= share * len(said)
+    message_terms, request_terms = _terms(message), _terms(request)
+    repeated = message_terms & request_terms
+    return bool(repeated - _terms(reply)) and len(repeated) >= share * len(message_terms)
 
 
 def _terms(text: str) -> frozenset[str]:
-    """The beginnings of words that carry meaning, numbers, and pairs of signs where words are not parted."""
-    found: set[str] = set()
+    """Return stems of meaningful words, numbers, and character pairs in scripts without spaces."""
+    terms: set[str] = set()
     for word in _WORD.findall(_folded(text)):
         if _UNSPACED.search(word):
-            found.update(word[at : at + 2] for at in range(len(word) - 1))
+            terms.update(word[at : at + 2] for at in range(len(word) - 1))
         elif word.isdigit() or len(word) >= (4 if _LONG_WORDS.fullmatch(word) else 3):
-            found.add(word[:5])
-    return frozenset(found)
+            terms.add(word[:5])
+    return frozenset(terms)
 
 
 def _word_count(text: str) -> int:
@@ -61,8 +62,8 @@ def _folded(text: str) -> str:
 
 
 def conduct(case: Case) -> str | None:
-    """What the user does that speaks against the reply, in words for a verdict's note; None where nothing is sure."""
-    if case.turn.completion.scored:  # a recorded turn: somebody reports what the user did
+    """Return behaviour that contradicts the reply, as text for a verdict's note; None if nothing is sure."""
+    if case.turn.completion.scored:  # a recorded turn only describes the user's behaviour
         return None
     message = user_text(case.outcome.next_state)
     reply = case.turn.completion.reply.content
@@ -70,36 +71,36 @@ def conduct(case: Case) -> str | None:
 
 
 def with_behaviour(case: Case, verdict: Verdict) -> Verdict:
-    """The judge's verdict; where it has neither a score nor a hint, what behaviour shows."""
+    """Return the judge's verdict; if it has neither a score nor a hint, the one based on behaviour."""
     if verdict.score is not None or verdict.hints or (note := conduct(case)) is None:
         return verdict
     return replace(verdict, score=-WEIGHT, source="behaviour", note=note)
 
 
 class BehaviourJudge:
-    """Behaviour alone, to be measured or used as a judge."""
+    """Behaviour alone, for measurement or as a judge."""
 
     name = "behaviour"
 
     async def judge(self, case: Case) -> Verdict:
-        """-0.5 where the user asks again, else no opinion."""
+        """Return -0.5 if the user asks again, else no opinion."""
         begun = time.perf_counter()
         silent = Verdict(turn=case.turn.id, score=None, source="behaviour", judge=self.name, note="nothing is sure")
-        found = with_behaviour(case, silent)
-        return replace(found, seconds=time.perf_counter() - begun)
+        verdict = with_behaviour(case, silent)
+        return replace(verdict, seconds=time.perf_counter() - begun)
 
 
-# Messages that are probably corrections and are not understood, so that a person can be asked what they meant.
+# Probable corrections that were not understood, so that their author can be asked for the meaning.
 #
-# Any judge may say so by `Verdict.doubt`; a request that was perhaps made again is added here. Nothing of it trains:
-# only the answer does, as explicit feedback.
+# Any judge may report one in `Verdict.doubt`; a possibly repeated request is added here. A doubt never trains: only its
+# author's answer does, as explicit feedback.
 
 _PERHAPS_AGAIN = 0.5
-"""share of a message's terms that are of the request from which on it is worth a question"""
+"""share of a message's terms in the request above which a question is worthwhile"""
 
 
 async def find_doubt(judge: Judge, request: str, reply: str, message: str) -> Doubt | None:
-    """What ``message`` may mean where the judge is silent; None where it is sure, or there is nothing to ask."""
+    """Return the possible meaning of ``message`` if the judge is silent; None if it is sure or nothing is open."""
     verdict = await judge.judge(exchange(request, reply, message).case())
     if verdict.score is not None:
         return None
@@ -111,7 +112,7 @@ async def find_doubt(judge: Judge, request: str, reply: str, message: str) -> Do
 
 
 def exchange(request: str, reply: str, message: str) -> LabelledRow:
-    """An exchange that nobody has labelled yet."""
+    """Return an exchange without a label yet."""
     return LabelledRow(
         where="chat",
         request=request,
@@ -127,7 +128,7 @@ def exchange(request: str, reply: str, message: str) -> LabelledRow:
 
 
 def label_of(doubt: Doubt, *, meant: bool) -> Label:
-    """How the message is labelled once its author has answered."""
+    """Return the message's label after its author's answer."""
     if not meant:
         return "neutral"
     if doubt.score > 0:

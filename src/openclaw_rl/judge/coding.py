@@ -1,8 +1,8 @@
-"""Signs beside the words of a coding conversation: errors after a claimed success, interrupts, undo, approvals. Pure.
+"""Signs beside the words in a coding conversation: errors after a claimed success, interrupts, undo, approvals. Pure.
 
-Each sign moves the odds of bad news by the logarithm of its likelihood ratio. The counts are of the lines that come with
-the package and of 111 messages of real people; those of interrupts, of 19 real ones. They are few, so `DRAWN` messages at
-the base rate are counted to each. None is trusted alone: without a model's odds a sign scores nothing.
+Each sign moves the log-odds of bad news by the logarithm of its likelihood ratio. The counts are from the lines shipped
+with the package and from 111 messages by real people; those for interrupts, from 19 real ones. Since they are few,
+`DRAWN` messages at the base rate are added to each. No sign is trusted alone: without a model's odds it scores nothing.
 """
 # ruff: noqa: E501  (a shape is read in one line)
 
@@ -18,17 +18,17 @@ from openclaw_rl.judge.text import stretches_of
 from openclaw_rl.ports import Case
 
 MOST = 2.0
-"""nats by which all signs together move the log-odds"""
+"""bound on the change in log-odds by all signs together, in nats"""
 BASE = 0.38
-"""share of complaints in coding conversations, in which the signs were counted"""
+"""share of complaints in the coding conversations used for the counts"""
 DRAWN = 6
 """messages at the base rate that are added to each count"""
-_READ = 20_000  # characters of a message
+_READ = 20_000  # characters of a message that are searched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sign:
-    """A sign: of ``seen`` messages that show it, ``bad`` were complaints."""
+    """A sign: ``bad`` complaints among ``seen`` messages that show it."""
 
     name: str
     bad: int
@@ -36,12 +36,12 @@ class Sign:
 
     @property
     def precision(self) -> float:
-        """The share of complaints among the messages that show it, drawn to the base rate."""
+        """Return the share of complaints among messages with this sign, shrunk towards the base rate."""
         return (self.bad + DRAWN * BASE) / (self.seen + DRAWN)
 
     @property
     def weight(self) -> float:
-        """The logarithm of its likelihood ratio."""
+        """Return the logarithm of the likelihood ratio."""
         share = self.precision
         return math.log(share / (1 - share)) - math.log(BASE / (1 - BASE))
 
@@ -89,13 +89,13 @@ _NOTICE = re.compile(
 
 
 def signs_of(case: Case) -> tuple[Sign, ...]:
-    """The signs of a case in a coding conversation."""
-    message = "\n\n".join(each.content for each in case.outcome.next_state if each.role == "user")[:_READ]
+    """Return the signs of a case in a coding conversation."""
+    message = "\n\n".join(item.content for item in case.outcome.next_state if item.role == "user")[:_READ]
     return signs_in(message, case.turn.completion.reply.content)
 
 
 def signs_in(message: str, reply: str) -> tuple[Sign, ...]:
-    """The signs of a message after a reply; one that the assistant asked for shows no failure."""
+    """Return the signs of a message after a reply; output that the assistant requested is no failure."""
     if _NOTICE.search(message):
         return (NOTICE,)
     if _APPROVAL.match(message):
@@ -103,16 +103,16 @@ def signs_in(message: str, reply: str) -> tuple[Sign, ...]:
     pasted = "\n".join(part.text for part in stretches_of(message) if part.pasted) or message
     claimed = bool(_CLAIM.search(reply)) and not _ASKS_OUTPUT.search(reply[-600:])
     failing = claimed and bool(_FAILING.search(pasted))
-    shown = (
+    checks = (
         (FAILING, failing),
         (ERROR, claimed and not failing and bool(_ERROR.search(pasted))),
         (UNDO, bool(_UNDO.search(message))),
         (INTERRUPT, bool(_INTERRUPT.search(message))),
     )
-    return tuple(sign for sign, there in shown if there)
+    return tuple(sign for sign, there in checks if there)
 
 
 def combined(odds: Odds, signs: Iterable[Sign]) -> Odds:
-    """The odds moved by the weights of all signs, within `MOST`."""
+    """Return the odds moved by the weights of all signs, bounded by `MOST`."""
     by = sum(sign.weight for sign in signs)
     return odds.moved(max(-MOST, min(MOST, by))) if by else odds

@@ -1,4 +1,4 @@
-"""How well a judge reads labelled exchanges: precision, recall and hints, with intervals. Pure but for asking it."""
+"""Accuracy of a judge on labelled exchanges: precision, recall and hints, with intervals. Pure except for the judge."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from openclaw_rl.stats import wilson
 from openclaw_rl.types import Hint, Json
 
 HAS_KEY = 0.6
-"""share of the labelled hint's letters, two by two, that a hint must hold to have the key in it"""
+"""share of the labelled hint's letter pairs that a hint must contain to match its key"""
 _HOPELESS = 5
-"""rows in a row that find the judge unavailable, after which it is not asked any more"""
+"""consecutive rows with an unavailable judge after which the judge is no longer asked"""
 
 Said: TypeAlias = Literal["bad", "good"]
 _SCORES: Mapping[Said, int] = {"bad": -1, "good": 1}
@@ -30,7 +30,7 @@ _SCORES: Mapping[Said, int] = {"bad": -1, "good": 1}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What a judge said of a row. ``failed``: why it said nothing at all."""
+    """A judge's answer to a row; ``failed`` is the reason for a missing answer."""
 
     row: LabelledRow
     score: float | None = None
@@ -49,22 +49,22 @@ class Reading:
 
     @property
     def has_key(self) -> bool:
-        """Whether a rule, or for a fact a fact, was given that says what the label says."""
+        """Check if a rule, or a fact for a fact label, matches the labelled hint."""
         return self._says(self.hints)
 
     @property
     def stands_falsely(self) -> bool:
-        """Whether a hint would stand though nothing was said to be kept."""
+        """Check if a hint would be standing although the label contains nothing to keep."""
         return bool(self._standing) and self.row.label not in ("fact", *WANT_RULE)
 
     @property
     def stands_rightly(self) -> bool:
-        """Whether a hint would stand that says what the label says."""
+        """Check if a standing hint matches the labelled hint."""
         return self._says(self._standing)
 
     @property
     def _standing(self) -> tuple[Hint, ...]:
-        """What would be put into later prompts at once."""
+        """Return the hints that later prompts would include at once."""
         return tuple(hint for hint in self.hints if hint.kind != "complaint" and hint.reach == "standing")
 
     def _says(self, hints: Sequence[Hint]) -> bool:
@@ -74,9 +74,9 @@ class Reading:
 
 
 def holds(text: str, key: str, *, share: float = HAS_KEY) -> bool:
-    """Whether ``text`` has ``key`` in it, by pairs of letters: the same for every script, whatever the order."""
-    wanted, found = _pairs(key), _pairs(text)
-    return bool(wanted) and len(wanted & found) >= share * len(wanted)
+    """Check if ``text`` contains ``key``, by letter pairs: independent of script and word order."""
+    key_pairs, text_pairs = _pairs(key), _pairs(text)
+    return bool(key_pairs) and len(key_pairs & text_pairs) >= share * len(key_pairs)
 
 
 def _pairs(text: str) -> frozenset[str]:
@@ -87,7 +87,7 @@ def _pairs(text: str) -> frozenset[str]:
 async def ask_judge(
     judge: Judge, rows: Sequence[LabelledRow], *, workers: int, progress: Callable[[int], None] = lambda _: None
 ) -> list[Reading]:
-    """What the judge says of every row, ``workers`` at a time. An unavailable judge is given up after a few rows."""
+    """Ask the judge about every row, ``workers`` at a time; stop asking after a few rows if it is unavailable."""
     readings: dict[int, Reading] = {}
     slots, failures = anyio.Semaphore(workers), 0
 
@@ -119,54 +119,56 @@ async def ask_judge(
 async def evaluate(
     judge: Judge, rows: Sequence[LabelledRow], *, workers: int, progress: Callable[[int], None] = lambda _: None
 ) -> dict[str, Json]:
-    """The figures of a judge: over all rows, by kind, language, tag and voice."""
+    """Return a judge's figures: over all rows, and by kind, channel, language, tag and annotator persona."""
     begun = time.perf_counter()
-    asked = await ask_judge(judge, rows, workers=workers, progress=progress)
+    readings = await ask_judge(judge, rows, workers=workers, progress=progress)
     seconds = time.perf_counter() - begun
-    heard = [one for one in asked if one.failed is None]
-    failed = Counter(one.failed for one in asked if one.failed is not None)
+    answered = [reading for reading in readings if reading.failed is None]
+    failed = Counter(reading.failed for reading in readings if reading.failed is not None)
     return {
         "judge": judge.name,
         "rows": len(rows),
         "failed": sum(failed.values()),
         "failures": dict(failed.most_common(5)),
         "seconds_per_row": seconds / len(rows) if rows else 0.0,
-        "all": figures(heard),
-        "base_rate": base_rates(heard),
-        "kind": {label: _kinds([one for one in heard if one.row.label == label]) for label in LABELS},
-        "channel": _by(heard, lambda row: (_channel(row),)),
-        "language": _by(heard, lambda row: (row.language,)),
-        "tag": _by(heard, lambda row: row.tags),
-        "voice": _by(heard, lambda row: (row.voice,)),
+        "all": figures(answered),
+        "base_rate": base_rates(answered),
+        "kind": {label: _kinds([reading for reading in answered if reading.row.label == label]) for label in LABELS},
+        "channel": _by(answered, lambda row: (_channel(row),)),
+        "language": _by(answered, lambda row: (row.language,)),
+        "tag": _by(answered, lambda row: row.tags),
+        "voice": _by(answered, lambda row: (row.voice,)),
     }
 
 
 def figures(readings: Sequence[Reading]) -> dict[str, Json]:
-    """Precision and recall of either score and of rules; a rule where none was said is unwanted, and a false
-    standing note where it would stand."""
-    wanted = [one for one in readings if one.row.label in WANT_RULE]
-    others = [one for one in readings if one.row.label not in WANT_RULE]
-    facts = [one for one in readings if one.row.label == "fact"]
+    """Return precision and recall of each score and of rules.
+
+    A rule for a label without one counts as unwanted; a standing hint for such a label counts as a false standing note.
+    """
+    with_rule = [reading for reading in readings if reading.row.label in WANT_RULE]
+    without_rule = [reading for reading in readings if reading.row.label not in WANT_RULE]
+    facts = [reading for reading in readings if reading.row.label == "fact"]
     return {
         "rows": len(readings),
-        **{said: _of_score(readings, said) for said in _SCORES},
-        "rules": rate(sum(one.has_key for one in wanted), len(wanted)),
-        "facts": rate(sum(one.has_key for one in facts), len(facts)),
-        "unwanted": rate(sum(one.gives_rule for one in others), len(others)),
-        "standing": rate(sum(one.stands_rightly for one in wanted), len(wanted)),
-        "false_standing": rate(sum(one.stands_falsely for one in readings), len(readings)),
+        **{verdict: _of_score(readings, verdict) for verdict in _SCORES},
+        "rules": rate(sum(reading.has_key for reading in with_rule), len(with_rule)),
+        "facts": rate(sum(reading.has_key for reading in facts), len(facts)),
+        "unwanted": rate(sum(reading.gives_rule for reading in without_rule), len(without_rule)),
+        "standing": rate(sum(reading.stands_rightly for reading in with_rule), len(with_rule)),
+        "false_standing": rate(sum(reading.stands_falsely for reading in readings), len(readings)),
     }
 
 
 def base_rates(readings: Sequence[Reading]) -> dict[str, Json]:
-    """Precision at the base rate of real talk, by channel, with its interval: what the rows would be worth in life."""
-    found: dict[str, Json] = {}
+    """Return precision with its interval at the base rate of real conversations, by channel."""
+    rates: dict[str, Json] = {}
     for channel in CHANNELS:
-        pairs = [(one.row.score or 0, one.score) for one in readings if _channel(one.row) == channel]
+        pairs = [(reading.row.score or 0, reading.score) for reading in readings if _channel(reading.row) == channel]
         if pairs:
             alarms = {name: at_base_rate(pairs, channel=channel, sign=sign).plain() for sign, name in SIGNS.items()}
-            found[channel] = {"rows": len(pairs), **alarms}
-    return found
+            rates[channel] = {"rows": len(pairs), **alarms}
+    return rates
 
 
 def _channel(row: LabelledRow) -> Channel:
@@ -174,33 +176,33 @@ def _channel(row: LabelledRow) -> Channel:
 
 
 def _of_score(readings: Sequence[Reading], said: Said) -> dict[str, Json]:
-    given = [one for one in readings if one.said == said]
-    there = [one for one in readings if one.row.score == _SCORES[said]]
-    right = sum(one.row.score == _SCORES[said] for one in given)
-    return {"precision": rate(right, len(given)), "recall": rate(right, len(there))}
+    scored = [reading for reading in readings if reading.said == said]
+    there = [reading for reading in readings if reading.row.score == _SCORES[said]]
+    right = sum(reading.row.score == _SCORES[said] for reading in scored)
+    return {"precision": rate(right, len(scored)), "recall": rate(right, len(there))}
 
 
 def rate(right: int, of: int) -> dict[str, Json]:
-    """A share with its Wilson interval; none without anything to share."""
+    """Return a share with its Wilson interval; ``rate`` is None if the total is zero."""
     low, high = wilson(right, of)
     return {"right": right, "of": of, "rate": right / of if of else None, "low": low, "high": high}
 
 
 def _kinds(readings: Sequence[Reading]) -> dict[str, Json]:
-    said = Counter(one.said for one in readings)
+    verdicts = Counter(reading.said for reading in readings)
     return {
         "rows": len(readings),
-        "bad": said["bad"],
-        "good": said["good"],
-        "silent": said[None],
-        "rules": sum(one.gives_rule for one in readings),
-        "with_key": sum(one.has_key for one in readings),
+        "bad": verdicts["bad"],
+        "good": verdicts["good"],
+        "silent": verdicts[None],
+        "rules": sum(reading.gives_rule for reading in readings),
+        "with_key": sum(reading.has_key for reading in readings),
     }
 
 
 def _by(readings: Sequence[Reading], names: Callable[[LabelledRow], Iterable[str]]) -> dict[str, Json]:
     groups: dict[str, list[Reading]] = {}
-    for one in readings:
-        for name in names(one.row):
-            groups.setdefault(name, []).append(one)
+    for reading in readings:
+        for name in names(reading.row):
+            groups.setdefault(name, []).append(reading)
     return {name: figures(groups[name]) for name in sorted(groups, key=lambda name: (-len(groups[name]), name))}

@@ -1,4 +1,4 @@
-"""Evidence that needs no judge: explicit feedback, an environment's reward, what anyone can see. Pure."""
+"""Evidence that needs no judge: explicit feedback, environment rewards and visible defects. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from openclaw_rl.text import broken, words
 from openclaw_rl.types import Feedback, Hint, Message, Role, Source, Verdict, environment_of, texts
 
 _RETURN_CODE = re.compile(r"\A\s*+<returncode>\s*+(-?\d++)\s*+</returncode>")
-_MOST_FOREIGN = 400_000  # characters: what lies further back is hardly on anybody's mind
+_MOST_FOREIGN = 400_000  # characters: older text hardly influences the user's message
 _FLAWS = {"malformed_tool_call": "a tool call that cannot be parsed"}
 _MARKS = {
     "regenerated": "the user asked for another reply to the same request",
@@ -33,7 +33,7 @@ _MARKS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvidenceItem:
-    """One piece of evidence. ``score`` None adds something (a hint) but decides nothing."""
+    """One piece of evidence; ``score`` None contributes a hint without deciding."""
 
     source: Source
     score: float | None
@@ -41,12 +41,12 @@ class EvidenceItem:
 
 
 def evidence_items(case: Case) -> tuple[EvidenceItem, ...]:
-    """All evidence of a case, strongest first: explicit, environment, deterministic."""
+    """Return all evidence for a case, strongest first: explicit, environment, deterministic."""
     return (*_explicit(case), *_environment(case), *_deterministic(case))
 
 
 def decide(case: Case, *, trusted: Collection[str] = (), limits: HintLimits) -> Verdict | None:
-    """The verdict of the strongest evidence that decides; None where only a judge can say.
+    """Return the verdict of the strongest evidence that decides; None if only a judge can decide.
 
     ``trusted`` names the environments whose hints count.
     """
@@ -68,9 +68,9 @@ def decide(case: Case, *, trusted: Collection[str] = (), limits: HintLimits) -> 
 
 
 def leaves_words(case: Case, decided: Verdict) -> bool:
-    """Whether a user wrote something after a reply whose score anyone can see: it was cut off, a call was repeated.
+    """Return True if a user wrote after a reply that visible evidence already scored, such as a repeated call.
 
-    What these words teach is for the judge to hear. Not in a recorded conversation, which reports what its user said.
+    The judge extracts the hints from these words. False for a recorded conversation, which only describes its user.
     """
     if decided.source != "deterministic" or case.outcome.kind == "side":
         return False
@@ -79,12 +79,12 @@ def leaves_words(case: Case, decided: Verdict) -> bool:
 
 
 def with_heard(decided: Verdict, heard: Verdict) -> Verdict:
-    """The score of the evidence with what the judge has heard, who reads a user's words with more than it has."""
+    """Return the evidence's verdict with the judge's hints; the judge reads a user's words with more models."""
     return replace(decided, hints=heard.hints or decided.hints)
 
 
 def given_hints(case: Case, trusted: Collection[str] = ()) -> tuple[Hint, ...]:
-    """Hints sent outright; an environment's only if its name is trusted."""
+    """Return the hints in explicit feedback; an environment's hints only if its name is trusted."""
     allowed = (
         feedback.hint
         for feedback in _newest_first(case)
@@ -94,7 +94,7 @@ def given_hints(case: Case, trusted: Collection[str] = ()) -> tuple[Hint, ...]:
 
 
 def user_hints(case: Case) -> tuple[Hint, ...]:
-    """What the user's next words teach, whatever decided the score."""
+    """Return the hints in the user's next message, independent of the evidence that decided the score."""
     hearing = user_hearing(case)
     return (user_reaction(case) if hearing is None else heard_reaction(case, hearing)).hints
 
@@ -102,9 +102,9 @@ def user_hints(case: Case) -> tuple[Hint, ...]:
 def user_hearing(
     case: Case, *, classifier: KindLogprobs | None = None, combination: Combination | None = None
 ) -> Hearing | None:
-    """What the reader makes of what the user wrote; None where it is nothing, or only a description of it.
+    """Classify the user's next message; return None if it is empty or only describes the user.
 
-    ``combination`` is how the classifier's answer is weighed, None: as for the embedded model.
+    ``combination`` weighs the classifier's answer; None uses the weights for the embedded model.
     """
     said = written(case)
     if said is None:
@@ -123,13 +123,15 @@ def user_hearing(
 
 
 def written(case: Case) -> WrittenWords | None:
-    """The request and what the user wrote next, whole: a pasted log is the message of many a coding user.
+    """Return the request and the user's next message in full, since many coding users send a pasted log.
 
-    None where there is no message, only a description of one, or only matter beside the results of tools.
+    None if there is no message, only a description, or only foreign text beside tool results.
     """
     texts_after = texts(case.outcome.next_state, "user")
     message = "\n".join(filter(None, map(unwrapped, texts_after)))
-    tools_only = not user_text(case.outcome.next_state) and any(each.role == "tool" for each in case.outcome.next_state)
+    tools_only = not user_text(case.outcome.next_state) and any(
+        entry.role == "tool" for entry in case.outcome.next_state
+    )
     if not message or tools_only or described(case) is not None:
         return None
     requests = reversed(texts(case.turn.prompt.messages, "user"))
@@ -137,14 +139,14 @@ def written(case: Case) -> WrittenWords | None:
 
 
 def heard_reaction(case: Case, hearing: Hearing) -> Reaction:
-    """What was heard, without rules that are other people's words."""
+    """Return the reaction without rules that borrow other people's words."""
     return _without_borrowed(case, hearing.reaction)
 
 
 def user_reaction(case: Case) -> Reaction:
-    """What the rules make of the user's own words, or a recorded description of them; nothing without any."""
-    if (told := described(case)) is not None:
-        return told
+    """Apply the rules to the user's own words or to a recorded description; no score without either."""
+    if (report := described(case)) is not None:
+        return report
     message = user_text(case.outcome.next_state)
     if not message:
         return Reaction(score=None, note="the user wrote nothing")
@@ -160,17 +162,17 @@ def _without_borrowed(case: Case, reaction: Reaction) -> Reaction:
 
 
 def _own_hints(hints: tuple[Hint, ...], case: Case) -> tuple[Hint, ...]:
-    """Hints without the rules whose words are not the user's."""
+    """Return the hints without rules whose words are not the user's."""
     if not hints:
         return ()
-    theirs = foreign(case)
-    return tuple(hint for hint in hints if hint.kind != "rule" or not borrowed(hint.text, others=theirs))
+    foreign_text = foreign(case)
+    return tuple(hint for hint in hints if hint.kind != "rule" or not borrowed(hint.text, others=foreign_text))
 
 
 def described(case: Case) -> Reaction | None:
-    """What a recorded conversation reports of the user; None for a turn of this server, whose user speaks for themself.
+    """Return the reaction that a recorded conversation describes; None for a live turn, whose user writes directly.
 
-    That a turn is recorded shows in its log-probs, which no client can send.
+    Log-probs identify a recorded turn, since no client can send them.
     """
     if not case.turn.completion.scored:
         return None
@@ -179,19 +181,19 @@ def described(case: Case) -> Reaction | None:
 
 
 def foreign(case: Case, *, roles: tuple[Role, ...] = ("tool",)) -> str:
-    """Text of a case that may not instruct: of these roles, and what users handed over; the newest of it."""
+    """Return the newest text in a case that may not instruct: messages with these roles and handed-over text."""
     messages = (*case.turn.prompt.messages, case.turn.completion.reply, *case.outcome.next_state)
     parts: list[str] = []
-    left = _MOST_FOREIGN
+    remaining = _MOST_FOREIGN
     for message in reversed(messages):
-        if left > 0 and (message.role in roles or message.role == "user"):
-            parts.append((others_words(message.content) if message.role == "user" else spoken(message))[:left])
-            left -= len(parts[-1])
+        if remaining > 0 and (message.role in roles or message.role == "user"):
+            parts.append((others_words(message.content) if message.role == "user" else spoken(message))[:remaining])
+            remaining -= len(parts[-1])
     return "\n".join(reversed(parts))
 
 
 def _same_matter(case: Case) -> bool:
-    """Whether the user's next words come with the same text of others as the request: only then can it be repeated."""
+    """Check that the user's next message has the same foreign text as the request; only then can it be a repetition."""
     requests = texts(case.turn.prompt.messages, "user")
     after = texts(case.outcome.next_state, "user")
     request = next((text for text in reversed(requests) if own_words(text)), "")
@@ -199,25 +201,24 @@ def _same_matter(case: Case) -> bool:
 
 
 def may_instruct(case: Case, trusted: Collection[str] = ()) -> bool:
-    """Whether anything in the case may give a hint: the user's words, explicit feedback, or a trusted environment."""
+    """Return True if the case may give a hint: it has user words, explicit feedback or a trusted environment."""
     explicit = any(feedback.source == "explicit" for feedback in case.feedback)
     return explicit or bool(user_text(case.outcome.next_state)) or trusts(case, trusted)
 
 
 def trusts(case: Case, trusted: Collection[str]) -> bool:
-    """Whether the turn came with the key of an environment that is trusted by name; what a client calls itself is not
-    looked at."""
+    """Return True if the turn used the key of an environment trusted by name; the client's own name does not count."""
     return environment_of(case.turn.user) in trusted
 
 
 def request_of(case: Case) -> str:
-    """The user's last words before the reply; empty if there are none."""
+    """Return the user's last words before the reply; empty if there are none."""
     requests = texts(case.turn.prompt.messages, "user")
-    return next((own for text in reversed(requests) if (own := own_words(text))), "")
+    return next((request for text in reversed(requests) if (request := own_words(text))), "")
 
 
 def reply_of(case: Case) -> str:
-    """The text of the reply."""
+    """Return the reply's text."""
     return case.turn.completion.reply.content
 
 
@@ -265,20 +266,20 @@ def _deterministic(case: Case) -> Iterator[EvidenceItem]:
 def _failure(message: Message, case: Case) -> str | None:
     if message.role == "tool":
         return tools.failure(message.content, tools.call_of(message, case.turn.completion.reply.tool_calls))
-    found = _RETURN_CODE.match(message.content)
-    return tools.ended(found.group(1)) if found else None
+    match = _RETURN_CODE.match(message.content)
+    return tools.ended(match.group(1)) if match else None
 
 
-# The outcome of an episode and what each of its steps earned of its own. Pure.
+# Episode outcomes and the scores of their steps. Pure.
 #
-# Votes, a reward for the single step and what anyone can see of it (a call that cannot be parsed) are the step's own;
-# the outcome is the session's. Both are kept apart in the verdict: what becomes of them is the trainer's affair.
+# Votes, a reward for the single step and visible defects (a call that cannot be parsed) belong to the step; the outcome
+# belongs to the session. The verdict keeps them apart, and the trainer combines them.
 
 
 def joined(case: Case, verdict: Verdict) -> Verdict:
-    """The verdict on a step with the outcome of its session, or with what the step itself was paid; else as it is.
+    """Return a step's verdict with its session's outcome, or with the step's own reward; otherwise unchanged.
 
-    What a person says outright of a turn stands.
+    An explicit verdict stays unchanged.
     """
     if verdict.source == "explicit":
         return verdict
@@ -295,18 +296,18 @@ def joined(case: Case, verdict: Verdict) -> Verdict:
 
 
 def outcome_alone(case: Case, why: str) -> Verdict:
-    """The verdict on a step of which nothing but the outcome is known."""
+    """Return the verdict on a step with no evidence but the outcome."""
     silent = Verdict(turn=case.turn.id, score=None, source="environment", judge="evidence", note=why)
     return joined(case, silent)
 
 
 def failure(case: Case) -> str | None:
-    """Why the episode of a turn failed through no fault of the policy's; None where it did not."""
+    """Return why a turn's episode failed through no fault of the policy; None if it did not."""
     return case.reward.failed if case.reward is not None else None
 
 
 def _own(verdict: Verdict, paid: float | None) -> float | None:
-    """What a step earned: what is known of it already, else the mean of its votes and of what it was paid."""
+    """Return a step's score: an existing one, else the mean of its votes and its reward, else the judge's score."""
     if verdict.step is not None:
         return verdict.step
     parts = [float(vote) for vote in verdict.votes if vote is not None]
@@ -317,44 +318,44 @@ def _own(verdict: Verdict, paid: float | None) -> float | None:
 
 
 def _paid(case: Case) -> float | None:
-    """The newest reward for this turn alone."""
+    """Return the newest reward for this turn alone, clipped to -1 .. 1."""
     paid = [feedback for feedback in case.feedback if feedback.source == "environment" and feedback.score is not None]
     newest = max(paid, key=lambda feedback: feedback.at, default=None)
     return None if newest is None or newest.score is None else max(-1.0, min(1.0, newest.score))
 
 
-# How long a user's wish holds: marks each hint of a verdict before it is written. Pure.
+# Reach of a user's wish: set on each hint before the verdict is written. Pure.
 
 
 def with_reach(case: Case, verdict: Verdict) -> Verdict:
-    """The verdict with the reach of each hint, and with the standing orders of the message that no hint holds.
+    """Return the verdict with each hint's reach, and with the message's standing orders that no hint contains.
 
-    The user's own message decides, whichever judge gave the verdict: most orders stand beside the next task, where a
-    judge of the reply sees nothing. They teach and score nothing. A hint that was sent outright stands. Hints of
-    environments and of recorded conversations, of which no note is made, stay as they are.
+    The user's own message decides, regardless of the judge: most orders accompany the next task, which a judge of the
+    reply ignores. Such orders teach without a score. A hint in explicit feedback is always standing. Hints of
+    environments and recorded conversations, which never become notes, stay unchanged.
     """
     if environment_of(case.turn.user) is not None or described(case) is not None:
         return verdict
     message = user_text(case.outcome.next_state)
-    whole = not any(hands_over(text) for text in texts(case.outcome.next_state, "user"))
-    orders = standing_orders(message) if whole and not steers(message) else ()
+    own_only = not any(hands_over(text) for text in texts(case.outcome.next_state, "user"))
+    orders = standing_orders(message) if own_only and not steers(message) else ()
     outright = {_folded(feedback.hint) for feedback in case.feedback if feedback.source == "explicit" and feedback.hint}
 
     def stands(hint: Hint) -> bool:
         return _folded(hint.text) in outright or (hint.kind == "rule" and _is_among(hint.text, orders))
 
-    known = [
-        replace(hint, reach="standing" if stands(hint) else reach(hint.text, hint.kind, message, whole=whole))
+    hints = [
+        replace(hint, reach="standing" if stands(hint) else reach(hint.text, hint.kind, message, whole=own_only))
         for hint in verdict.hints
     ]
-    rules = [hint.text for hint in known if hint.kind == "rule"]
+    rules = [hint.text for hint in hints if hint.kind == "rule"]
     added = [Hint(text=order, kind="rule", reach="standing") for order in orders if not _is_among(order, rules)]
-    return replace(verdict, hints=(*known, *added)) if known or added else verdict
+    return replace(verdict, hints=(*hints, *added)) if hints or added else verdict
 
 
 def _is_among(text: str, others: Sequence[str]) -> bool:
-    """Whether a text is one of the others, a part of one, or holds one."""
-    return any(text in other or other in text for other in others)
+    """Check if a text equals, contains or is part of another."""
+    return any(text in candidate or candidate in text for candidate in others)
 
 
 def _folded(text: str) -> str:

@@ -1,7 +1,7 @@
-"""Labelled exchanges: a request, a reply, what came next, and what that says of the reply. Pure but for `read_files`.
+"""Labelled exchanges: a request, a reply, the next message and its label. Pure except for `read_files`.
 
-One JSON object per line. The first line may describe the voice (``voice``, ``language``, ``channel``) instead; then it
-holds for the lines after it. `docs/judging.md` has the fields.
+One JSON object per line. The first line may describe the annotator persona instead (``voice``, ``language``,
+``channel``); it then applies to the lines after it. `docs/judging.md` lists the fields.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _UNKNOWN = "unknown"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelledRow:
-    """One labelled exchange. ``hint`` is the part of ``next`` that carries what can be learned, None without one.
+    """One labelled exchange. ``hint`` is the part of ``next`` to learn from, None without one.
 
-    ``channel`` is "chat" or "coding", None where the row does not say.
+    ``channel`` is "chat" or "coding", None if the row does not name it.
     """
 
     where: str
@@ -45,11 +45,11 @@ class LabelledRow:
 
     @property
     def score(self) -> int | None:
-        """The score that a judge should give; None: it should be silent."""
+        """Return the expected score; None if the judge should be silent."""
         return {"praise": 1, "praise_rule": 1, "neutral": None}.get(self.label, -1)
 
     def case(self) -> Case:
-        """The row as a judge sees a turn."""
+        """Return the row as a case."""
         completion = Completion(
             reply=Message(role="assistant", content=self.reply),
             prompt_tokens=(0,),
@@ -62,23 +62,23 @@ class LabelledRow:
         request = Prompt(messages=(Message(role="user", content=self.request),))
         client = "coding agent" if self.channel == "coding" else ""
         turn = Turn(prompt=request, completion=completion, user="labelled", client=client, at=0.0)
-        said = (Message(role=self.role, content=self.next),)
+        messages = (Message(role=self.role, content=self.next),)
         outcome = Outcome(
-            turn=turn.id, session=self.voice, kind="main", kind_reason="labelled", index=0, next_state=said, at=0.0
+            turn=turn.id, session=self.voice, kind="main", kind_reason="labelled", index=0, next_state=messages, at=0.0
         )
         return Case(turn=turn, outcome=outcome)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadRow:
-    """A line that cannot be used, and why."""
+    """An unusable line and the reason."""
 
     where: str
     why: str
 
 
 def read_files(path: Path) -> Iterator[LabelledRow | BadRow]:
-    """The rows of a file, or of every .jsonl file of a folder; a line that cannot be used is named."""
+    """Yield the rows of a file, or of each .jsonl file in a folder, with a `BadRow` for each unusable line."""
     files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
     if not files:
         raise ConfigError(f"{path} holds no .jsonl file", remedy="name a labelled file, or a folder of such files")
@@ -91,20 +91,20 @@ def read_files(path: Path) -> Iterator[LabelledRow | BadRow]:
 
 
 def read_lines(lines: Iterable[str], *, name: str, voice: str) -> Iterator[LabelledRow | BadRow]:
-    """The rows of one file's lines."""
+    """Yield the rows in one file's lines."""
     about: Mapping[str, Any] = {"voice": voice}
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         where = f"{name}:{number}"
         try:
-            given = json.loads(line)
-            if not isinstance(given, dict):
+            row = json.loads(line)
+            if not isinstance(row, dict):
                 raise ValueError("it is no JSON object")
-            if number == 1 and "voice" in given and "next" not in given:
-                about = given
+            if number == 1 and "voice" in row and "next" not in row:
+                about = row
                 continue
-            yield _row(given, about, where)
+            yield _row(row, about, where)
         except (ValueError, RecursionError) as error:
             yield BadRow(where=where, why=str(error))
 
@@ -141,7 +141,7 @@ def _row(given: Mapping[str, Any], about: Mapping[str, Any], where: str) -> Labe
 
 
 def _label(given: Mapping[str, Any]) -> Label:
-    """The kind, or what a score and the kind of a hint make of it."""
+    """Return the kind, or derive it from the score and the hint's kind."""
     if "kind" in given:
         if given["kind"] not in LABELS:
             raise ValueError(f"kind: {given['kind']!r} is none of {', '.join(LABELS)}")

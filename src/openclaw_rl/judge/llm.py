@@ -1,4 +1,4 @@
-"""The `llm` judge: votes of a model, counted; what cannot be had now is asked for again later."""
+"""The `llm` judge: counted votes of a model; unavailable votes are requested again later."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CACHED = 4096  # polls
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LlmSettings:
-    """The settings of this judge by duty; ``endpoint`` None where the policy's own base model votes."""
+    """Settings of this judge by duty; ``endpoint`` None if the policy's own base model votes."""
 
     endpoint: EndpointSettings | None
     sampling: Sampling
@@ -41,11 +41,13 @@ class LlmSettings:
 
 
 class LlmJudge:
-    """Several answers of one model per case, by the vote rule.
+    """Several answers of one model per case, counted by the vote rule.
 
-    A vote that fails is no answer. Too few answers because the model is out of reach: JudgeUnavailable, the case waits.
-    Unreadable answers alone: it waits too, as long as `Availability` says; then it is an abstention with a note.
-    Nothing is ever scored 0 for want of an answer.
+    A failed vote is no answer. If too few votes are answered because the model is unreachable, JudgeUnavailable is
+    raised
+    and the case waits. If all answers are unreadable, it waits too, as long as `Availability` allows, and then becomes
+    an
+    abstention with a note. A missing answer never scores 0.
     """
 
     name = "llm"
@@ -86,15 +88,15 @@ class LlmJudge:
 
     @property
     def at_work(self) -> str:
-        """Who votes."""
+        """Return the vote count and the model's name."""
         return f"{self._votes} votes of {self.voter.model}"
 
     async def close(self) -> None:
-        """Give connections back. Safe to call twice."""
+        """Close the connections. Safe to call twice."""
         await self.voter.close()
 
     async def judge(self, case: Case) -> Verdict:
-        """The verdict of a poll; raises JudgeUnavailable when it should be asked again later."""
+        """Return a poll's verdict; raises JudgeUnavailable if the case should be asked again later."""
         if not case.outcome.next_state:
             return self._abstain(case, "nothing came after the reply")
         begun = time.perf_counter()
@@ -102,7 +104,7 @@ class LlmJudge:
         return replace(self._verdict(case, poll), seconds=time.perf_counter() - begun)
 
     async def explain(self, case: Case) -> Explanation:
-        """The exact prompt, each ballot and the verdict it leads to; asks the model unless the answer is known."""
+        """Return the exact prompt, each ballot and the verdict; the model is asked unless the poll is cached."""
         question = await anyio.to_thread.run_sync(self._prompts.question, case)
         try:
             poll = await self._poll(case)
@@ -123,8 +125,8 @@ class LlmJudge:
     async def _poll(self, case: Case) -> Poll:
         question = await anyio.to_thread.run_sync(self._prompts.question, case)
         key = self._key(question)
-        if (known := self._cache.get(key)) is not None:
-            return known
+        if (cached := self._cache.get(key)) is not None:
+            return cached
         self._availability.admit()
         try:
             poll = await self._pollster.poll(question)
@@ -139,7 +141,7 @@ class LlmJudge:
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
     def _settle(self, key: str, poll: Poll) -> None:
-        """Keep a poll that counts; raises JudgeUnavailable where the case should wait."""
+        """Cache a poll that counts; raises JudgeUnavailable if the case should wait."""
         if poll.answered < self._pollster.rule.needed and poll.failure is not None:
             self._availability.failed(poll.failure)
         if poll.answered:
@@ -176,7 +178,7 @@ class LlmJudge:
 
 
 def voter_of(endpoint: EndpointSettings | None, policy: Policy | None, sampling: Sampling) -> Voter:
-    """The policy where there is one, the endpoint otherwise; raises ConfigError where there is neither."""
+    """Return the policy's voter if there is a policy, else the endpoint's; raises ConfigError without either."""
     if policy is not None:
         return PolicyVoter(policy, sampling)
     if endpoint is None:

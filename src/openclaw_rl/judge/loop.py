@@ -1,4 +1,4 @@
-"""Loop 3: outcomes in, verdicts out. Evidence is never held up by a judge that cannot be reached."""
+"""Loop 3: outcomes become verdicts. An unreachable judge does not delay evidence."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ from openclaw_rl.types import Drop, DropReason, Json, UnreadableTurn, Verdict, e
 log = logging.getLogger(__name__)
 
 BATCH = 32
-"""cases a tick settles: enough to keep the workers busy, few enough that `status` moves"""
+"""cases per tick: enough to keep the workers busy, few enough for `status` to progress"""
 SCAN = 1024
-"""cases a tick reads at most to see past those that wait"""
+"""maximum cases read per tick to reach those behind the waiting ones"""
 
 Job: TypeAlias = Callable[[], Awaitable[None]]
 
 
 class VerdictLedger(Protocol):
-    """What this loop needs of the ledger. All methods may be called from a worker thread."""
+    """The ledger methods that this loop needs; all may be called from a worker thread."""
 
     def unjudged(self, limit: int) -> Sequence[Case | UnreadableTurn]: ...
 
@@ -63,8 +63,9 @@ class VerdictLedger(Protocol):
 class JudgeLoopSettings:
     """``trusted`` environments may give hints; ``step_votes``: the judge votes on the steps of all environments.
 
-    ``behaviour``: where the judge is silent, what the user does counts a little. ``calibrate``: the judge is also asked
-    about turns that users scored, to see whether they agree. ``window`` verdicts are looked at for alarms.
+    ``behaviour``: the user's behaviour counts a little if the judge is silent. ``calibrate``: the judge is also asked
+    about
+    turns that users scored, to compare them. Alarms cover the last ``window`` verdicts.
     """
 
     workers: int
@@ -78,12 +79,14 @@ class JudgeLoopSettings:
 
 
 class JudgeLoop:
-    """Each tick settles a batch: by evidence at once, by the judge ``workers`` cases at a time, each written when done.
+    """Each tick settles a batch: by evidence at once, by the judge ``workers`` cases at a time, each written when
+    ready.
 
-    A case whose judge is unavailable stays on the ledger's list and is asked again as the `WaitingList` says.
-    A case that alone fails is an abstention and a drop with the reason: at once where reading it raises (that is a pure
-    function and would raise again), and after several tries between which the judge answered others. An outage is
-    neither: it costs no turn, however long it is.
+    A case with an unavailable judge stays in the ledger's list and is asked again as `WaitingList` decides. A case that
+    fails alone becomes an abstention and a drop with the reason: at once if reading it raises (reading is pure and
+    would
+    raise again), otherwise after several tries between which the judge answered other cases. An outage drops no turn,
+    regardless of its length.
     """
 
     name = "judge"
@@ -100,7 +103,7 @@ class JudgeLoop:
         sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
         take_notes: Callable[[], int] | None = None,
     ) -> None:
-        """``take_notes`` is called as soon as there are new verdicts, and on every tick for what is said outright."""
+        """``take_notes`` is called after new verdicts, and on every tick for inline feedback commands."""
         self._take_notes = take_notes
         self._ledger, self._judge, self._settings = ledger, judge, settings
         self._slots = anyio.Semaphore(settings.workers)
@@ -117,10 +120,10 @@ class JudgeLoop:
         self._in_hand = 0
 
     async def tick(self) -> int:
-        """Settle up to a batch of cases; how many verdicts were written."""
+        """Settle up to a batch of cases; return the number of verdicts written."""
         before = self._given_up
         await self._note()
-        read_at = self._wall()  # feedback that comes after this moment is late, and will be listed as such
+        read_at = self._wall()  # feedback after this moment is late, and will be listed as such
         cases = await self._read()
         found, taught, rest = await self._by_evidence(cases, read_at)
         jobs: list[Job] = [partial(self._hear_out, case, verdict, read_at) for case, verdict in taught]
@@ -137,7 +140,7 @@ class JudgeLoop:
         return written + self._given_up - before
 
     async def _read(self) -> list[Case]:
-        """New cases and those with late feedback or rewards, each once; what cannot be decoded is settled here."""
+        """Read new cases and those with late feedback or rewards, each once; give up turns that cannot be decoded."""
         late = [
             *await anyio.to_thread.run_sync(self._ledger.late_rewards, SCAN),
             *await anyio.to_thread.run_sync(self._ledger.late_feedback, self._batch),
@@ -149,7 +152,7 @@ class JudgeLoop:
         return list({case.turn.id: case for case in (*fresh, *late) if isinstance(case, Case)}.values())
 
     async def _give_up(self, turn: str, *, reason: DropReason, why: str) -> None:
-        """A turn that cannot be judged: no opinion, and not trained on; what is said of it later still counts."""
+        """Record a turn that cannot be judged: no opinion and no training; later feedback on it still counts."""
         self._waiting.remove(turn)
         note = f"{reason}: {why}"
         verdict = Verdict(turn=turn, score=None, source="judge", judge=self._judge.name, note=note, at=self._wall())
@@ -157,7 +160,7 @@ class JudgeLoop:
         self._given_up += 1
 
     async def _fresh(self) -> Sequence[Case | UnreadableTurn]:
-        """The oldest cases without a verdict, seeing past those that wait; not too often while many wait."""
+        """Read the oldest unjudged cases, past the waiting ones; pause between reads while many wait."""
         limit = min(self._batch + len(self._waiting) + self._in_hand, max(SCAN, self._batch))
         cases = await anyio.to_thread.run_sync(self._ledger.unjudged, limit)
         listed = {case.turn.id if isinstance(case, Case) else case.turn for case in cases}
@@ -167,21 +170,22 @@ class JudgeLoop:
         return cases
 
     def _decided(self, case: Case) -> Verdict | None:
-        """What evidence says, with the outcome of a step's episode; None where the judge is to be asked."""
-        if case.verdict is not None:  # judged while the episode ran, paid since
+        """Return the evidence's verdict with the outcome of a step's episode; None if the judge must be asked."""
+        if case.verdict is not None:  # judged while the episode ran, rewarded since
             return joined(case, case.verdict)
         verdict = decide(case, trusted=self._settings.trusted, limits=self._settings.hints)
         environment = environment_of(case.turn.user)
         if environment is None or case.outcome.kind == "side":
             return verdict
-        asked = self._settings.step_votes or environment in self._settings.trusted
-        if asked and (verdict is None or verdict.source == "environment"):
+        wants_vote = self._settings.step_votes or environment in self._settings.trusted
+        if wants_vote and (verdict is None or verdict.source == "environment"):
             return None
         return outcome_alone(case, "its outcome is not known yet") if verdict is None else joined(case, verdict)
 
     def _sorted(self, cases: Iterable[Case]) -> _Sorted:
-        """Which cases evidence decides, with words to hear out or without, which are left to the judge, and which
-        cannot even be read."""
+        """Sort cases into those that evidence decides, with or without words for the judge, those for the judge, and
+        unreadable ones.
+        """
         found: list[tuple[Case, Verdict]] = []
         taught: list[tuple[Case, Verdict]] = []
         rest: list[Case] = []
@@ -192,7 +196,7 @@ class JudgeLoop:
                 continue
             try:
                 verdict = self._decided(case)
-            except Exception as error:  # any text may come after a reply; one that trips a reader costs itself alone
+            except Exception as error:  # any text may follow a reply; a parser error costs this case alone
                 log.warning("judge.failed turn=%s", case.turn.id, exc_info=True)
                 unfit.append((case, "judge failed", f"its evidence could not be read: {type(error).__name__}"))
                 continue
@@ -205,7 +209,7 @@ class JudgeLoop:
     async def _by_evidence(
         self, cases: Iterable[Case], read_at: float
     ) -> tuple[list[tuple[Case, Verdict]], list[tuple[Case, Verdict]], list[Case]]:
-        """Write what evidence decides; it, what it decides of words that are to be heard out, and the judge's cases."""
+        """Write the verdicts of evidence; return them, those with words for the judge, and the cases for the judge."""
         done = await anyio.to_thread.run_sync(self._sorted, cases)
         for case, reason, why in done.unfit:
             await self._give_up(case.turn.id, reason=reason, why=why)
@@ -216,7 +220,7 @@ class JudgeLoop:
         return done.found, done.taught, done.rest
 
     async def _by_judge(self, jobs: Sequence[Job]) -> int:
-        """Run the jobs, ``workers`` at a time, while evidence that comes in meanwhile is settled beside them."""
+        """Run the jobs, ``workers`` at a time, and settle new evidence meanwhile."""
         self._overtaken.clear()
         self._newest.clear()
         self._written, self._in_hand = 0, len(jobs)
@@ -235,7 +239,7 @@ class JudgeLoop:
         return self._written
 
     async def _settle_new_evidence(self) -> None:
-        """A slow judge holds up no evidence: look for it every second."""
+        """Settle new evidence every second, so that a slow judge does not delay it."""
         while True:
             await self._sleep(1.0)
             read_at = self._wall()
@@ -258,23 +262,23 @@ class JudgeLoop:
             verdict = outcome_alone(case, f"no vote on this step: {error.what}")
         self._waiting.answered(turn)
         if turn not in self._overtaken:
-            case = self._newest.get(turn, case)  # a hint may have come while the judge was thinking
+            case = self._newest.get(turn, case)  # a hint may have arrived during the judge's call
             await self._finish(case, verdict, read_at)
 
     async def _hear_out(self, case: Case, decided: Verdict, read_at: float) -> None:
-        """Evidence has the score; what the user's words teach is heard by the judge, who has more to read them with.
+        """Add the judge's hints to a verdict that evidence scored; the judge reads the user's words with more models.
 
-        Nothing waits for a judge that is away: then it is what evidence alone makes of them.
+        If the judge is unavailable, the evidence's own hints are written at once.
         """
         try:
             decided = with_heard(decided, await self._ask(case))
         except JudgeUnavailable as error:
-            log.info("judge.hints unheard turn=%s reason=%s", case.turn.id, error.what)
+            log.info("judge.hints_skipped turn=%s reason=%s", case.turn.id, error.what)
         if case.turn.id not in self._overtaken:
             await self._finish(self._newest.get(case.turn.id, case), decided, read_at)
 
     async def _wait(self, turn: str, why: str) -> None:
-        """The case stays on the list; one that alone fails while others are answered is given up."""
+        """Keep the case in the list; give it up if it fails alone while others are answered."""
         log.info("judge.waits turn=%s reason=%s", turn, why)
         if self._waiting.failed(turn, why) and turn not in self._overtaken:
             await self._give_up(turn, reason="judge failed", why=why)
@@ -282,7 +286,7 @@ class JudgeLoop:
     async def _finish(self, case: Case, verdict: Verdict, read_at: float) -> None:
         try:
             final = _dated(case, self._final_verdict(case, verdict), read_at)
-        except Exception as error:  # a judge may be anyone's code and its verdict anything
+        except Exception as error:  # a judge may be foreign code with an arbitrary verdict
             log.warning("judge.failed turn=%s", case.turn.id, exc_info=True)
             why = f"the verdict cannot be used: {type(error).__name__}"
             await self._give_up(case.turn.id, reason="judge failed", why=why)
@@ -295,14 +299,14 @@ class JudgeLoop:
             return await self._judge.judge(case)
         except JudgeUnavailable:
             raise
-        except Exception as error:  # a judge may be anyone's code; its fault costs this one opinion, not the loop
+        except Exception as error:  # a judge may be foreign code; its error costs this opinion, not the loop
             log.warning("judge.failed turn=%s judge=%s", case.turn.id, self._judge.name, exc_info=True)
             self._failed += 1
             note = f"{self._judge.name} raised {type(error).__name__}"
             return Verdict(turn=case.turn.id, score=None, source="judge", judge=self._judge.name, note=note)
 
     def _final_verdict(self, case: Case, verdict: Verdict) -> Verdict:
-        """The judge's verdict under the house's rules: no hint from what may not instruct, an outcome joined."""
+        """Finish the judge's verdict: drop hints from sources that may not instruct, join the outcome."""
         trusted, limits = self._settings.trusted, self._settings.hints
         offered = verdict.hints if may_instruct(case, trusted) else ()
         filtered = filter_hints(
@@ -314,14 +318,14 @@ class JudgeLoop:
         return verdict if environment_of(case.turn.user) is None else joined(case, verdict)
 
     async def _compare(self, case: Case, explicit: float) -> None:
-        """Ask the judge about a turn the user has scored, to see whether they agree."""
+        """Ask the judge about a turn that the user scored, and record both scores."""
         try:
             verdict = await self._ask(case)
             for judge in every(self._judge):
                 if isinstance(judge, LearnsFromRatings):
                     await judge.rated(case, explicit)
         except JudgeUnavailable:
-            return  # a comparison is a luxury: the explicit verdict is written already
+            return  # the comparison is optional: the explicit verdict is written already
         if verdict.score is not None:
             self._pairs.append((case.turn.user, verdict.score, explicit))
 
@@ -334,37 +338,37 @@ class JudgeLoop:
             log.log(level, "judge.verdict turn=%s score=%s source=%s", verdict.turn, verdict.score, verdict.source)
 
     async def _note(self) -> None:
-        """Make notes of what was heard; a note that cannot be made holds up no verdict, and is made on a later tick."""
+        """Make notes from new hints; a failure delays no verdict and is retried on a later tick."""
         if self._take_notes is None:
             return
         try:
             await anyio.to_thread.run_sync(self._take_notes)
-        except Exception:  # the ledger's trouble is told by whoever writes what cannot be had again
-            log.warning("judge.notes not made", exc_info=True)
+        except Exception:  # the writer of irreplaceable data reports the ledger's errors
+            log.warning("judge.notes_failed", exc_info=True)
 
     async def status(self) -> dict[str, Json]:
-        """What `status` shows: how many wait and why, tokens of today, agreement with users, alarms."""
+        """Return the `status` entries: waiting cases with the reason, today's tokens, agreement with users, alarms."""
         scores = await anyio.to_thread.run_sync(self._ledger.scores, self._settings.window)
-        asked = tuple(every(self._judge))
-        models = [each for each in asked if isinstance(each, LlmJudge)]
-        breakers = [*(each.breaker for each in models), self._waiting.breaker]
-        breaker = next((each for each in breakers if each.state != "closed"), breakers[0])
+        judges = tuple(every(self._judge))
+        models = [part for part in judges if isinstance(part, LlmJudge)]
+        breakers = [*(part.breaker for part in models), self._waiting.breaker]
+        breaker = next((part for part in breakers if part.state != "closed"), breakers[0])
         reason = breaker.reason or self._waiting.breaker.reason
-        reports = [each for each in asked if isinstance(each, Reports)]
+        reports = [part for part in judges if isinstance(part, Reports)]
         alarms = reported.alarms(scores, self._pairs, waiting=len(self._waiting), reason=reason)
         return {
             "judge": self._judge.name,
             "at_work": at_work(self._judge),
-            "models": [each.report() for each in reports],
-            "measured": next((each.measured() for each in asked if isinstance(each, Measures)), None),
+            "models": [part.report() for part in reports],
+            "measured": next((part.measured() for part in judges if isinstance(part, Measures)), None),
             "waiting": len(self._waiting),
             "failed": self._failed + self._given_up,
             "paused": breaker.state != "closed",
             "reason": reason,
             "retry_in": breaker.retry_in,
-            "tokens_today": sum(each.tokens.spent for each in models),
+            "tokens_today": sum(part.tokens.spent for part in models),
             "agreement": reported.agreement(self._pairs),
-            "alarms": [asdict(alarm) for alarm in (*alarms, *(found for each in reports for found in each.alarms()))],
+            "alarms": [asdict(alarm) for alarm in (*alarms, *(found for part in reports for found in part.alarms()))],
         }
 
 
@@ -377,7 +381,7 @@ class _Sorted(NamedTuple):
 
 @asynccontextmanager
 async def bare_errors() -> AsyncIterator[None]:
-    """The first error of a group is raised as it is, so that its kind and message are seen."""
+    """Raise a group's first error by itself, so that its type and message are visible."""
     try:
         yield
     except ExceptionGroup as errors:
@@ -388,7 +392,7 @@ async def bare_errors() -> AsyncIterator[None]:
 
 
 def _encodable(verdict: Verdict) -> Verdict:
-    """The verdict as it can be written: half characters, which no file holds, are replaced."""
+    """Return the verdict in writable form: lone surrogates, which no file can hold, are replaced."""
     hints = tuple(replace(hint, text=_valid_text(hint.text)) for hint in verdict.hints)
     version = None if verdict.prompt_version is None else _valid_text(verdict.prompt_version)
     return replace(
@@ -401,6 +405,6 @@ def _valid_text(text: str) -> str:
 
 
 def _dated(case: Case, verdict: Verdict, read_at: float) -> Verdict:
-    """Dated when the case was read, so that feedback which came meanwhile counts as later; each hint with its reach."""
+    """Date the verdict to the time of reading, so that newer feedback counts as later; set each hint's reach."""
     newest = max((feedback.at for feedback in case.feedback), default=read_at)
     return replace(with_reach(case, verdict), at=max(read_at, newest))

@@ -1,4 +1,4 @@
-"""Judges that are made of judges: all of them, and those that have something to start or to tell."""
+"""Composite judges, and the protocols for judges with parts, background work or reports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from openclaw_rl.types import Verdict
 
 @runtime_checkable
 class HasParts(Protocol):
-    """A judge that asks others."""
+    """A judge that calls other judges."""
 
     @property
     def parts(self) -> Sequence[Judge]: ...
@@ -25,24 +25,24 @@ class HasParts(Protocol):
 
 @runtime_checkable
 class Starts(Protocol):
-    """A judge with something to make ready beside the loops, which it does by itself once it is told to begin."""
+    """A judge with background preparation beside the loops, which starts with `begin`."""
 
     def begin(self) -> None:
-        """Make ready in the background; goes on trying when it fails."""
+        """Start preparing in the background; failures are retried."""
         ...
 
     async def first_try(self) -> None:
-        """Wait until it is ready, or has failed for the first time."""
+        """Wait until preparation has succeeded or failed for the first time."""
         ...
 
     async def stop(self) -> None:
-        """Give everything back. Safe to call twice."""
+        """Release all resources. Safe to call twice."""
         ...
 
 
 @runtime_checkable
 class Reports(Protocol):
-    """A judge that has something to say in `status`."""
+    """A judge with entries for `status`."""
 
     def report(self) -> dict[str, Any]: ...
 
@@ -51,7 +51,7 @@ class Reports(Protocol):
 
 @runtime_checkable
 class LearnsFromRatings(Protocol):
-    """A judge that sets itself by the turns that users rate."""
+    """A judge that calibrates itself on turns that users rate."""
 
     async def rated(self, case: Case, score: float) -> None:
         """Count a turn that a user rated; raises JudgeUnavailable as `judge` does."""
@@ -60,7 +60,7 @@ class LearnsFromRatings(Protocol):
 
 @runtime_checkable
 class SaysWho(Protocol):
-    """A judge that says in a few words who is at work."""
+    """A judge that names its active part in a few words."""
 
     @property
     def at_work(self) -> str: ...
@@ -68,18 +68,18 @@ class SaysWho(Protocol):
 
 @runtime_checkable
 class Measures(Protocol):
-    """A judge that knows how well it and others hear."""
+    """A judge that reports its measured precision."""
 
     def measured(self) -> dict[str, Any] | None: ...
 
 
 def at_work(judge: Judge) -> str:
-    """Who judges, for people to read."""
+    """Return the active judge's name, for people to read."""
     return judge.at_work if isinstance(judge, SaysWho) else judge.name
 
 
 def every(judge: Judge) -> Iterator[Judge]:
-    """A judge and all that it asks."""
+    """Yield a judge and, recursively, every judge that it calls."""
     yield judge
     if isinstance(judge, HasParts):
         for part in judge.parts:
@@ -87,15 +87,15 @@ def every(judge: Judge) -> Iterator[Judge]:
 
 
 def starting(judge: Judge) -> tuple[Starts, ...]:
-    """All of them that have something to make ready."""
-    return tuple(each for each in every(judge) if isinstance(each, Starts))
+    """Return all parts with background preparation."""
+    return tuple(part for part in every(judge) if isinstance(part, Starts))
 
 
-# Two judges for one verdict: one gives the score, the other the hints.
+# Two judges for one verdict: one provides the score, the other the hints.
 
 
 class PairJudge:
-    """The score of ``scorer`` with the hints of ``hinter``, who is asked only where the user has said something."""
+    """The score of ``scorer`` with the hints of ``hinter``, which is asked only if the user wrote something."""
 
     name = "pair"
 
@@ -104,16 +104,16 @@ class PairJudge:
 
     @property
     def parts(self) -> tuple[Judge, ...]:
-        """The two."""
+        """Return both judges."""
         return (self.scorer, self.hinter)
 
     @property
     def at_work(self) -> str:
-        """Who does what."""
+        """Return both judges' names with their duties."""
         return f"scores: {at_work(self.scorer)}; hints: {at_work(self.hinter)}"
 
     async def judge(self, case: Case) -> Verdict:
-        """Both are asked at once; raises JudgeUnavailable where either is."""
+        """Ask both judges at once; raises JudgeUnavailable if either does."""
         if not user_text(case.outcome.next_state):
             return await self.scorer.judge(case)
         scored, hinted = await asyncio.gather(self.scorer.judge(case), self.hinter.judge(case))
@@ -126,19 +126,19 @@ class PairJudge:
         )
 
     async def explain(self, case: Case) -> Explanation:
-        """The scorer's story with the hinter's ballots after its own, and the verdict of both."""
-        scored, hinted = [await explain_plainly(each, case) for each in self.parts]
+        """Return the scorer's explanation with the hinter's ballots appended, and the joint verdict."""
+        scored, hinted = [await explain_plainly(part, case) for part in self.parts]
         verdict = scored.verdict
         if verdict is not None and hinted.verdict is not None:
             verdict = replace(verdict, hints=hinted.verdict.hints)
         return replace(scored, judge=self.name, ballots=(*scored.ballots, *hinted.ballots), verdict=verdict)
 
 
-# The `auto` judge, the default: the reader where it is sure, a model for the rest if there is one.
+# The `auto` judge, the default: the feedback classifier if it is sure, else a model if one is configured.
 
 
 class AutoJudge:
-    """Asks ``llm`` only where ``reader`` abstains; without an ``llm`` its abstention stands."""
+    """Asks ``llm`` only if ``reader`` abstains; without an ``llm`` the abstention is final."""
 
     name = "auto"
 
@@ -148,24 +148,24 @@ class AutoJudge:
 
     @property
     def parts(self) -> tuple[Judge, ...]:
-        """The reader, and the model if there is one."""
+        """Return the feedback classifier, and the model if there is one."""
         return (self._reader, self.llm) if self.llm is not None else (self._reader,)
 
     @property
     def at_work(self) -> str:
-        """Who judges."""
-        mine = at_work(self._reader)
-        return mine if self.llm is None else f"{mine} where sure, else {at_work(self.llm)}"
+        """Return the names of the judges in use."""
+        reader = at_work(self._reader)
+        return reader if self.llm is None else f"{reader} where sure, else {at_work(self.llm)}"
 
     async def judge(self, case: Case) -> Verdict:
-        """The reader's verdict if it has a score, the model's otherwise."""
+        """Return the feedback classifier's verdict if it has a score, else the model's."""
         sure = await self._reader.judge(case)
         if sure.score is not None or self.llm is None or not case.outcome.next_state:
             return sure
         return await self.llm.judge(case)
 
     async def explain(self, case: Case) -> Explanation:
-        """The story of the one that spoke."""
+        """Return the explanation of the judge that decided."""
         sure = await self._reader.explain(case)
         silent = sure.verdict is not None and sure.verdict.score is None
         if silent and isinstance(self.llm, Explains):

@@ -1,4 +1,4 @@
-"""Models that rate words: a policy on this machine by its scores, an endpoint by its log-probs."""
+"""Models that rate words: a local policy by its scores, an endpoint by its log-probs."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from openclaw_rl.ports import Policy
 from openclaw_rl.types import Message, Prompt, Tokens
 
 TOP = 128
-"""of the likeliest tokens, among which the words are looked for"""
+"""likeliest tokens that are searched for the words"""
 DEADLINE = 300.0
-"""seconds of a scoring call: a busy processor takes many for the first, which reads the examples"""
+"""seconds per scoring call: a busy processor needs many for the first, which reads the examples"""
 TOP_OF_ENDPOINTS = 20
-"""the most that the OpenAI API gives"""
+"""maximum in the OpenAI API"""
 
 
 class PolicyRater:
-    """The base model (version 0) of ``policy``: one scoring call of one token, whose position gives all words.
+    """The base model (version 0) of ``policy``: one scoring call for one token, whose position gives all words.
 
-    One call at a time, and an engine computes replies before scores: users are not delayed. The examples in front of
-    the question stay in its prefix cache.
+    Calls run one at a time, and an engine computes replies before scores, so users are not delayed. The examples before
+    the question stay in the prefix cache.
     """
 
     def __init__(self, policy: Policy) -> None:
@@ -37,23 +37,23 @@ class PolicyRater:
 
     @property
     def model(self) -> str:
-        """The model's name; of a hosted one it is known once it runs."""
+        """Return the model's name; a hosted model's name is available once it runs."""
         return f"{self._policy.name}@0"
 
     @property
     def context(self) -> int | None:
-        """The most tokens of a prompt."""
+        """Return the maximum prompt length in tokens; None if unknown."""
         return getattr(self._policy, "context", None) or None
 
     async def count(self, text: str) -> int:
-        """The tokens of a text; as good as `approximate` while the model cannot be asked."""
+        """Count a text's tokens; use `approximate` while the model is unavailable."""
         try:
             return len(await self._policy.tokenize(text)) - 1  # less the end of the turn
         except (BackendError, RequestError):
             return approximate(text)
 
     async def rate(self, messages: Sequence[Message], opening: str, words: Sequence[str]) -> tuple[float, ...]:
-        """The words' log-probs; one that is not among the likeliest is below all that are."""
+        """Return the words' log-probs; a word outside the likeliest tokens gets their lowest."""
         async with self._turn:
             try:
                 with anyio.fail_after(DEADLINE):
@@ -70,7 +70,7 @@ class PolicyRater:
         return tuple(likeliest.get(label, least) for label in labels)
 
     async def _begin(self, opening: str, words: tuple[str, ...]) -> tuple[Tokens, Tokens]:
-        """The tokens that all answers begin with, and the token of each word after them."""
+        """Return the tokens shared by the start of all answers, and each word's next token."""
         key = (opening, words)
         if key not in self._beginnings:
             answers = [tuple(await self._policy.tokenize(f"{opening}{word}"))[:-1] for word in words]
@@ -85,10 +85,11 @@ class PolicyRater:
 
 
 class EndpointRater:
-    """An OpenAI-compatible server that gives log-probs: one token is sampled, and its alternatives are read.
+    """An OpenAI-compatible server with log-probs: it samples one token and returns the alternatives.
 
-    The answer's beginning is sent as an assistant message to be continued (vLLM, SGLang). A server that begins a
-    message of its own is asked for the word alone.
+    The answer's opening is sent as an assistant message to continue (vLLM, SGLang). A server that refuses this is asked
+    for
+    the word alone.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class EndpointRater:
         budget: TokenBudget | None = None,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
-        """``budget`` bounds the tokens of a day, which are estimated."""
+        """``budget`` limits the estimated tokens per day."""
         self._budget = budget or TokenBudget(None)
         self.model = endpoint.model
         self.context: int | None = None
@@ -108,17 +109,17 @@ class EndpointRater:
         self._client = httpx2.AsyncClient(timeout=endpoint.timeout, headers=headers, transport=transport)
 
     async def close(self) -> None:
-        """Give the connections back. Safe to call twice."""
+        """Close the connections. Safe to call twice."""
         await self._client.aclose()
 
     async def count(self, text: str) -> int:
-        """An estimate: the endpoint's tokens are not at hand."""
+        """Estimate the tokens, since the endpoint's tokenizer is unavailable."""
         return approximate(text)
 
     async def rate(self, messages: Sequence[Message], opening: str, words: Sequence[str]) -> tuple[float, ...]:
-        """The words' log-probs, by the tokens that begin them.
+        """Return the words' log-probs, by the tokens that start them.
 
-        Raises JudgeUnavailable where the server cannot be reached, gives no log-probs, or none of a word.
+        Raises JudgeUnavailable if the server is unreachable or returns no log-probs, or none for these words.
         """
         if not self._budget.left:
             raise JudgeUnavailable(
@@ -133,11 +134,11 @@ class EndpointRater:
         if answer.status_code != 200:
             raise JudgeUnavailable(f"the endpoint answered {answer.status_code}", remedy="check judge.llm.base_url")
         top = _likeliest(answer)
-        found = [max((value for token, value in top if _begins(token, word)), default=None) for word in words]
-        if all(value is None for value in found):
+        values = [max((value for token, value in top if _begins(token, word)), default=None) for word in words]
+        if all(value is None for value in values):
             raise NoLogprobs(f"{self.model} gives no log-probs of {', '.join(words)}")
         least = min(value for _, value in top)
-        return tuple(least if value is None else value for value in found)
+        return tuple(least if value is None else value for value in values)
 
     async def _post(self, body: dict[str, Any]) -> httpx2.Response:
         try:
@@ -146,7 +147,7 @@ class EndpointRater:
             raise JudgeUnavailable(f"no answer: {type(error).__name__}") from error
 
     def _body(self, messages: Sequence[Message], opening: str, words: Sequence[str]) -> dict[str, Any]:
-        said = [{"role": message.role, "content": message.content} for message in messages]
+        chat = [{"role": message.role, "content": message.content} for message in messages]
         body: dict[str, Any] = {
             "model": self.model,
             "max_tokens": 1,
@@ -155,14 +156,14 @@ class EndpointRater:
             "top_logprobs": TOP_OF_ENDPOINTS,
         }
         if self._continues:
-            said.append({"role": "assistant", "content": opening})
-            return {**body, "messages": said, "add_generation_prompt": False, "continue_final_message": True}
-        said = [{**each, "content": _bare(each["content"], opening)} for each in said]
-        return {**body, "messages": [*said[:-1], {**said[-1], "content": f"{said[-1]['content']}\n{_one_of(words)}"}]}
+            chat.append({"role": "assistant", "content": opening})
+            return {**body, "messages": chat, "add_generation_prompt": False, "continue_final_message": True}
+        chat = [{**entry, "content": _bare(entry["content"], opening)} for entry in chat]
+        return {**body, "messages": [*chat[:-1], {**chat[-1], "content": f"{chat[-1]['content']}\n{_one_of(words)}"}]}
 
 
 class NoLogprobs(JudgeUnavailable):
-    """A server that gives no log-probs of the words: it is asked for votes by text instead."""
+    """Raised for a server without log-probs for the words; the baseline judge then stays in use."""
 
 
 def _one_of(words: Sequence[str]) -> str:
@@ -170,12 +171,12 @@ def _one_of(words: Sequence[str]) -> str:
 
 
 def _bare(content: str, opening: str) -> str:
-    """An example's answer as a bare word, as it is asked for where an answer cannot be begun."""
+    """Return an example's answer as a bare word, for a server that cannot continue an answer."""
     return content.removeprefix(opening).removesuffix('"}') if content.startswith(opening) else content
 
 
 def _begins(token: str, word: str) -> bool:
-    """Whether a token is the word or its beginning, whatever its case and the marks around it."""
+    """Check if a token equals or starts the word, ignoring case and surrounding marks."""
     bare = token.strip(" \"'\n\u0120\u2581").lower()
     return len(bare) > 1 and word.startswith(bare)
 
@@ -184,6 +185,6 @@ def _likeliest(answer: httpx2.Response) -> list[tuple[str, float]]:
     try:
         first = answer.json()["choices"][0]["logprobs"]["content"][0]
         every = [first, *first.get("top_logprobs", ())]
-        return [(str(each["token"]), float(each["logprob"])) for each in every]
+        return [(str(candidate["token"]), float(candidate["logprob"])) for candidate in every]
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
         raise NoLogprobs("the endpoint's answer holds no log-probs") from error

@@ -1,4 +1,4 @@
-"""A user's reaction to a reply, read from their next message: sure or none at all. Pure."""
+"""A user's reaction to a reply, read from their next message by rules; they abstain unless sure. Pure."""
 # ruff: noqa: E501, SIM905  (a shape is read in one line, a list of words as a text)
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from openclaw_rl.types import Doubt, Hint, HintKind
 Mark = Literal["praise", "complaint", "preference", "fact", "task", "question", "other"]
 
 _REMARKS: frozenset[Mark] = frozenset(("praise", "complaint", "preference", "fact"))
-_LONG = 6  # sentences: beyond this a message is mostly matter, and only its ends speak of the reply
-_CLAUSE = 240  # characters: a longer clause is matter, not a judgement
-_TAIL = 160  # characters at the end of a reply in which a question waits for an answer
+_LONG = 6  # sentences: in a longer message only the ends are about the reply
+_CLAUSE = 240  # characters: a longer clause is no judgement
+_TAIL = 160  # characters at the end of a reply that are searched for an open question
 _OFFER = re.compile(r"(?i)would you like|do you want me|shall i|should i|anything else|let me know|want me to")
 _LATER = re.compile(r"(?:(?:and|also|but|so) )?(?:next time|from now on|in (?:the )?future|going forward|please)")
 _POINTS = re.compile(r"\S (?:this|these)\b|\A(?:here|these)\b")
@@ -59,9 +59,9 @@ _NOT_BUT = re.compile(r"not (?:the|a|an|my|in|on|at) \S.{0,30}, (?:but )?(?:the|
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reaction:
-    """What a message says of the reply before it; ``score`` None where it does not say.
+    """A message's reaction to the reply before it; ``score`` None if it has none.
 
-    ``wish``: the score rests on a preference alone.
+    ``wish``: the score is based on a preference alone.
     """
 
     score: int | None
@@ -81,35 +81,35 @@ class _Marked:
 
 
 def read(message: str, *, request: str, reply: str) -> Reaction:
-    """What ``message`` says of ``reply``, which answered ``request``. Sure or silent."""
-    own = own_words(message)
-    if not own:
+    """Return the reaction of ``message`` to ``reply``, which answered ``request``; abstain unless sure."""
+    remark = own_words(message)
+    if not remark:
         return Reaction(score=None, note="the message holds nothing of the user's own")
-    if own.startswith("Traceback (most recent call last):"):
+    if remark.startswith("Traceback (most recent call last):"):
         return _traceback(reply)
-    whole = parse(_bounded(own, 4_000))
-    sentences = _ends(whole)
+    parsed = parse(_bounded(remark, 4_000))
+    sentences = _ends(parsed)
     marks = [[_mark(clause, sentence) for clause in _joined(sentence)] for sentence in sentences]
-    flat = [one for row in marks for one in row]
+    flat = [marked for row in marks for marked in row]
     asks = _asks(reply)
     hints = _hints(sentences, marks, reply=reply, reply_asks=asks and not _OFFER.search(reply[-_TAIL:]))
-    if sentences != whole or is_text(own):
-        hints = ()  # so many words are rather a text than a remark, and who knows whose
-    return _decide(own, flat, hints, request=request, reply_asks=asks)
+    if sentences != parsed or is_text(remark):
+        hints = ()  # such a long message is rather a text than a remark, perhaps by another author
+    return _decide(remark, flat, hints, request=request, reply_asks=asks)
 
 
 def is_ironic(message: str) -> bool:
-    """Whether a sign in it says that it may be meant otherwise."""
+    """Check if a message has a sign of irony."""
     return bool(_ODD.search(message))
 
 
 def steers(message: str) -> bool:
-    """Whether it speaks of scores, votes or rewards: such words are never praise, nor an instruction."""
+    """Check if a message mentions scores, votes or rewards; such words are never praise or an instruction."""
     return bool(_STEER.search(message) or _MARKUP.search(message))
 
 
 def _asks(reply: str) -> bool:
-    """Whether the reply ends by asking something, so that the message may be an answer to it."""
+    """Check if the reply ends with a question, which the message may answer."""
     return bool(re.search(r"[?？]", reply[-_TAIL:]))
 
 
@@ -120,7 +120,7 @@ def _traceback(reply: str) -> Reaction:
 
 
 def _bounded(text: str, most: int) -> str:
-    """Head and tail of a monstrous text: no person's opinion is lost in its middle."""
+    """Return the head and tail of a very long text; opinions are at its ends."""
     return text if len(text) <= most else f"{text[: most // 2]}\n{text[-most // 2 :]}"
 
 
@@ -129,16 +129,18 @@ def _ends(sentences: tuple[Sentence, ...]) -> tuple[Sentence, ...]:
 
 
 def _joined(sentence: Sentence) -> tuple[Clause, ...]:
-    """The clauses, with "next time" and its like joined to what they introduce."""
-    first, *rest = sentence.clauses
-    if not rest or not _LATER.fullmatch(first.folded):
+    """Return the clauses, with an introduction such as "next time" joined to its clause."""
+    first, *following = sentence.clauses
+    if not following or not _LATER.fullmatch(first.folded):
         return sentence.clauses
-    whole = Clause(text=f"{first.text}, {rest[0].text}", folded=f"{first.folded} {rest[0].folded}", before=first.before)
-    return (whole, *rest[1:])
+    joined = Clause(
+        text=f"{first.text}, {following[0].text}", folded=f"{first.folded} {following[0].folded}", before=first.before
+    )
+    return (joined, *following[1:])
 
 
 def _mark(clause: Clause, sentence: Sentence) -> _Marked:
-    """What one clause is, taken alone; no opinion is as long as a page."""
+    """Classify one clause by itself; a very long clause is no opinion."""
     if len(clause.folded) > _CLAUSE:
         return _Marked(clause=clause, mark="other")
     if is_chinese(clause.text):
@@ -166,14 +168,14 @@ def _mark(clause: Clause, sentence: Sentence) -> _Marked:
 def _mark_zh(clause: Clause) -> _Marked:
     text = re.sub(r"^(?:但是|不过|可是|然而|但)", "", clause.text.strip())
     if zh.TOO.fullmatch(text):
-        found = next(
+        opposite = next(
             (order for word, order in sorted(zh.OPPOSITE.items(), key=lambda item: -len(item[0])) if word in text), None
         )
         return _Marked(
             clause=clause,
             mark="preference",
             vague=True,
-            order=found or f"请不要这么{re.split('太|有点|有些', text)[-1].rstrip('了。！!')}",
+            order=opposite or f"请不要这么{re.split('太|有点|有些', text)[-1].rstrip('了。！!')}",
         )
     if zh.PRAISE.fullmatch(text):
         return _Marked(clause=clause, mark="praise")
@@ -189,7 +191,7 @@ def _mark_zh(clause: Clause) -> _Marked:
 
 
 def _decide(own: str, flat: Sequence[_Marked], hints: tuple[Hint, ...], *, request: str, reply_asks: bool) -> Reaction:
-    marks = {one.mark for one in flat}
+    marks = {marked.mark for marked in flat}
     answers = _is_answer(own, flat, reply_asks=reply_asks)
     complains = "complaint" in marks and not answers
     if answers:
@@ -216,19 +218,19 @@ def _decide(own: str, flat: Sequence[_Marked], hints: tuple[Hint, ...], *, reque
 
 
 def _unsure(note: str, hints: tuple[Hint, ...]) -> Reaction:
-    """Perhaps a complaint: no score and no hint, unless somebody asks."""
+    """Return a possible complaint: no score and no hint, only a doubt to ask about."""
     return Reaction(score=None, note=note, doubt=Doubt(score=-1.0, hints=hints, why=note))
 
 
 def _to_the_point(flat: Sequence[_Marked]) -> bool:
-    """A preference with little beside it; with more, or after other matter, it may be part of a new task."""
-    if any(one.mark == "praise" for one in flat):
+    """Check that a preference has little beside it; with more, or after other text, it may belong to a new task."""
+    if any(marked.mark == "praise" for marked in flat):
         return True
-    before = itertools.takewhile(lambda one: one.mark != "preference", flat)
-    foreign = [one for one in flat if one.mark == "other" and not _OF_THE_REPLY.match(one.clause.folded)]
-    if any(one in foreign and len(words(one.clause.text)) > 3 for one in before):
+    before = itertools.takewhile(lambda marked: marked.mark != "preference", flat)
+    foreign = [marked for marked in flat if marked.mark == "other" and not _OF_THE_REPLY.match(marked.clause.folded)]
+    if any(marked in foreign and len(words(marked.clause.text)) > 3 for marked in before):
         return False
-    return sum(len(words(one.clause.text)) for one in foreign) <= 8
+    return sum(len(words(marked.clause.text)) for marked in foreign) <= 8
 
 
 def _contrast(own: str) -> bool:
@@ -241,32 +243,32 @@ def _standing(hints: Sequence[Hint]) -> bool:
 
 
 def _is_answer(own: str, flat: Sequence[_Marked], *, reply_asks: bool) -> bool:
-    """A bare no, or one that only sounds like a complaint."""
+    """Check if the message is a bare no, or an answer that only resembles a complaint."""
     folded = own.lower().strip(" .!")
     if _NOT_A_NO.fullmatch(folded.replace(",", "")):
         return True
-    said_no = [one for one in flat if one.mark == "complaint"]
-    only_no = all(_ANSWERS.match(one.clause.folded) for one in said_no)
-    of_oneself = any(one.mark == "other" and _OF_ONESELF.match(one.clause.folded) for one in flat)
+    refusals = [marked for marked in flat if marked.mark == "complaint"]
+    only_no = all(_ANSWERS.match(marked.clause.folded) for marked in refusals)
+    of_oneself = any(marked.mark == "other" and _OF_ONESELF.match(marked.clause.folded) for marked in flat)
     return only_no and (reply_asks or of_oneself or folded in ("no", "不", "不是"))
 
 
 def _complaint(flat: Sequence[_Marked]) -> tuple[Hint, ...]:
-    text = ", ".join(one.clause.text.strip(" .!?,") for one in flat if one.mark == "complaint")
+    text = ", ".join(marked.clause.text.strip(" .!?,") for marked in flat if marked.mark == "complaint")
     return (Hint(text=text, kind="complaint"),) if text else ()
 
 
 def _praises(own: str, flat: Sequence[_Marked]) -> bool:
-    """Praise somewhere, and not a word of doubt outside it."""
+    """Check that the message has praise, and no sign of doubt outside it."""
     if _BOO.search(own) or _ODD.search(own) or _MARKUP.search(own) or _STEER.search(own):
         return False
-    rest = [one.clause for one in flat if one.mark != "praise"]
-    if len(rest) == len(flat):
+    remainder = [marked.clause for marked in flat if marked.mark != "praise"]
+    if len(remainder) == len(flat):
         bare = re.sub(r"[\W_]+", "", own)
         return bool(_APPLAUSE.search(own)) and not bare
-    if any(one.mark in ("complaint", "preference", "fact") for one in flat):
+    if any(marked.mark in ("complaint", "preference", "fact") for marked in flat):
         return False
-    if any((zh.DANGER if is_chinese(clause.text) else en.DANGER).search(clause.text.lower()) for clause in rest):
+    if any((zh.DANGER if is_chinese(clause.text) else en.DANGER).search(clause.text.lower()) for clause in remainder):
         return False
     return "..." not in own and "…" not in own
 
@@ -274,71 +276,71 @@ def _praises(own: str, flat: Sequence[_Marked]) -> bool:
 def _hints(
     sentences: Sequence[Sentence], marks: Sequence[Sequence[_Marked]], *, reply: str, reply_asks: bool
 ) -> tuple[Hint, ...]:
-    found: list[Hint] = []
+    hints: list[Hint] = []
     doubt = False
-    vague_only = all(one.vague for row in marks for one in row if one.mark == "preference")
+    vague_only = all(marked.vague for row in marks for marked in row if marked.mark == "preference")
     for at, (sentence, row) in enumerate(zip(sentences, marks, strict=True)):
         if not _own(at, sentences, marks):
             continue
-        found.extend(_rules_of([one for one in row if vague_only or not one.vague], reply_asks=reply_asks))
+        hints.extend(_rules_of([marked for marked in row if vague_only or not marked.vague], reply_asks=reply_asks))
         fact = _fact_of(sentence, row, reply=reply, doubt=doubt, reply_asks=reply_asks)
         if fact is not None:
-            found.append(fact)
-        doubt = doubt or any(one.mark == "complaint" for one in row)
-    return tuple(found)
+            hints.append(fact)
+        doubt = doubt or any(marked.mark == "complaint" for marked in row)
+    return tuple(hints)
 
 
 def _own(at: int, sentences: Sequence[Sentence], marks: Sequence[Sequence[_Marked]]) -> bool:
-    """Whether a sentence is surely the user's word on the reply, not matter that other words of the message frame.
+    """Check that a sentence is surely the user's comment on the reply, not text framed by the message.
 
-    It is not beside a line that is no remark itself, nor after a question or words that point ("this", "these"), nor
-    behind a colon or a dash.
+    False beside a line that is no remark, after a question or pointing words ("this", "these"), and behind a colon or a
+    dash.
     """
-    for other, (sentence, row) in enumerate(zip(sentences, marks, strict=True)):
-        if other <= at and any(one.clause.before for one in row) and not _all_remarks(row):
+    for position, (sentence, row) in enumerate(zip(sentences, marks, strict=True)):
+        if position <= at and any(marked.clause.before for marked in row) and not _all_remarks(row):
             return False
-        if other <= at and any(_points(one) for one in (row if other < at else row[:-1])):
+        if position <= at and any(_points(marked) for marked in (row if position < at else row[:-1])):
             return False
         framed = sentence.line != sentences[at].line or sentence.asks or sentence.text[:1] in "-–—"
-        if other != at and framed and not any(one.mark in _REMARKS for one in row):
+        if position != at and framed and not any(marked.mark in _REMARKS for marked in row):
             return False
     return True
 
 
 def _points(one: _Marked) -> bool:
-    """Whether a clause may point at what follows it, and neither praises nor complains."""
+    """Check if a clause may point at the following text, and neither praises nor complains."""
     return one.mark not in ("praise", "complaint") and bool(_POINTS.search(one.clause.folded))
 
 
 def _all_remarks(row: Sequence[_Marked]) -> bool:
-    """Whether a sentence is made of remarks on both sides of each dash, and has no colon."""
+    """Check that a sentence has remarks on both sides of each dash, and no colon."""
     remark = False
-    for one in row:
-        if one.clause.before == ":" or (one.clause.before == "-" and not remark):
+    for marked in row:
+        if marked.clause.before == ":" or (marked.clause.before == "-" and not remark):
             return False
-        remark = one.mark in _REMARKS or (remark and not one.clause.before)
+        remark = marked.mark in _REMARKS or (remark and not marked.clause.before)
     return remark
 
 
 def _rules_of(row: Sequence[_Marked], *, reply_asks: bool) -> list[Hint]:
-    """Neighbouring preferences of a sentence make one instruction."""
+    """Join neighbouring preferences in a sentence to one instruction."""
     runs: list[list[_Marked]] = [[]]
-    for one in row:
-        if one.mark == "preference" and (one.answerable or not reply_asks):
-            runs[-1].append(one)
+    for marked in row:
+        if marked.mark == "preference" and (marked.answerable or not reply_asks):
+            runs[-1].append(marked)
         elif runs[-1]:
             runs.append([])
-    return [Hint(text=_instruction([one.order or "" for one in run]), kind="rule") for run in runs if run]
+    return [Hint(text=_instruction([marked.order or "" for marked in run]), kind="rule") for run in runs if run]
 
 
 def _instruction(orders: Sequence[str]) -> str:
-    first, *rest = (order.strip(" ,.!;:") for order in orders)
+    first, *following = (order.strip(" ,.!;:") for order in orders)
     if is_chinese(first):
-        return zh.instruction("，".join((first, *rest)))
+        return zh.instruction("，".join((first, *following)))
     text = re.sub(r"(?i)^(?:(?:ok|and|also|but|so|then|hey|though|however|maybe|well|almost|good)[, ]+)+", "", first)
     text = re.sub(r"(?i)^(?:can|could|would|will) (?:you|u) (?:please |maybe |also )?", "please ", text).rstrip("?")
     text = re.sub(r"(?i)\bdont\b", "don't", re.sub(r"(?i)\b(?:pls|plz)\b", "please", text))
-    text = ", ".join((text, *(re.sub(r"(?i)^please ", "", order[:1].lower() + order[1:]) for order in rest)))
+    text = ", ".join((text, *(re.sub(r"(?i)^please ", "", order[:1].lower() + order[1:]) for order in following)))
     if re.search(r"(?i)\bplease$", text) and not re.match(r"(?i)please", text):
         text = "please " + text[:1].lower() + text[1 : -len("please")].rstrip(" ,")
     if re.fullmatch(r"(?i)please .+ please", text):
@@ -355,8 +357,8 @@ _READS_AS_ORDER = re.compile(
 
 
 def _fact_of(sentence: Sentence, row: Sequence[_Marked], *, reply: str, doubt: bool, reply_asks: bool) -> Hint | None:
-    """A statement of what is the case, given against the reply; an order that excludes something is a rule."""
-    if reply_asks or sentence.asks or any(one.mark in ("preference", "question", "praise") for one in row):
+    """Return a statement of fact that contradicts the reply; an order that excludes something is a rule."""
+    if reply_asks or sentence.asks or any(marked.mark in ("preference", "question", "praise") for marked in row):
         return None
     if is_chinese(sentence.text):
         return _fact_zh(sentence, row)
@@ -365,31 +367,31 @@ def _fact_of(sentence: Sentence, row: Sequence[_Marked], *, reply: str, doubt: b
     if _contradicts(folded, reply):
         kind: HintKind = "rule" if _ORDER.match(folded) else "fact"
         return Hint(text=f"{text[:1].upper()}{text[1:]}.", kind=kind)
-    denied = doubt or text != sentence.text.strip(" .!") or any(one.mark == "complaint" for one in row)
-    if denied and _FACT.fullmatch(folded) and not all(one.mark == "complaint" for one in row):
+    denied = doubt or text != sentence.text.strip(" .!") or any(marked.mark == "complaint" for marked in row)
+    if denied and _FACT.fullmatch(folded) and not all(marked.mark == "complaint" for marked in row):
         return Hint(text=f"{text[:1].upper()}{text[1:]}.", kind="fact")
     return None
 
 
 def _contradicts(folded: str, reply: str) -> bool:
-    """Whether it says "this, not that", where that is in the reply, or gives an order of this form."""
+    """Check for the form "this, not that" with "that" in the reply, or an order in this form."""
     if _SHOULD_BE.fullmatch(folded) or _NOT_BUT.fullmatch(folded):
         return True
-    found = _IS_NOT.fullmatch(folded)
-    if not found:
+    match = _IS_NOT.fullmatch(folded)
+    if not match:
         return False
-    return bool(_ORDER.match(folded)) or bool(_content(found["no"]) & _content(reply))
+    return bool(_ORDER.match(folded)) or bool(_content(match["no"]) & _content(reply))
 
 
 def _fact_zh(sentence: Sentence, row: Sequence[_Marked]) -> Hint | None:
-    if len(sentence.text) > _CLAUSE or any(one.mark == "task" for one in row):
+    if len(sentence.text) > _CLAUSE or any(marked.mark == "task" for marked in row):
         return None
     text = re.sub(r"^(?:不是|不对|错了|数字不对吧?)[，,]", "", sentence.text.strip(" 。！!.")).removesuffix("才对")
     return Hint(text=f"{text}。", kind="fact") if zh.FACT.fullmatch(text) else None
 
 
 def repeated(request: str, message: str) -> bool:
-    """Whether the message asks for the same as the request, with no new matter in it."""
+    """Check if the message repeats the request and adds nothing new."""
     request = own_words(request)
     before, again = _content(request), _content(message)
     if len(before) < 2 or len(again) < 2 or _figures(request) != _figures(message):

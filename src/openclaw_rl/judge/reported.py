@@ -1,7 +1,7 @@
-"""A next state that somebody describes: "User accepted the change and said 'perfect, thanks!'". Pure.
+"""Described next states: "User accepted the change and said 'perfect, thanks!'". Pure.
 
-Only a recorded conversation may describe what came after a reply; in a chat such words are the user's own, quotes and
-all, and are read as such. A description is read where it begins with who did something, or with what a test did.
+Only a recorded conversation may describe the reaction to a reply; in a chat such words are the user's own, including
+quotes. A description starts with a person or a test as its subject.
 """
 
 from __future__ import annotations
@@ -55,18 +55,18 @@ _PASSED: Final = re.compile(
 )
 _TEST_BEGINS: Final = re.compile(rf"(?:(?:the|a|all|our|unit|every|some) ){{0,4}}{_TESTED}\b", re.IGNORECASE)
 _LONGEST: Final = 1_000
-"""characters: a description is short; what is longer is matter"""
+"""characters; a longer text is no description"""
 
 
 def read_report(text: str, *, request: str, reply: str) -> Reaction | None:
-    """What a description says of ``reply``; None where the text is no description, and may be the user's own words."""
+    """Return the described reaction to ``reply``; None if the text may be the user's own words."""
     text = text.strip()
     if len(text) > _LONGEST or not (_BEGINS.match(text) or _TEST_BEGINS.match(text)):
         return None
-    heard = [read(words, request=request, reply=reply) for words in _words(text)]
+    reactions = [read(words, request=request, reply=reply) for words in _words(text)]
     bare = _ASKED.sub(" ", _SAID.sub(" ", text))
-    scores = {reaction.score for reaction in heard} | set(_deeds(bare))
-    hints = tuple(hint for reaction in heard for hint in reaction.hints)
+    scores = {reaction.score for reaction in reactions} | set(_deeds(bare))
+    hints = tuple(hint for reaction in reactions for hint in reaction.hints)
     if {1, -1} <= scores:
         return Reaction(score=None, note="a description of good and bad", hints=hints)
     score = next(iter(scores - {None}), None)
@@ -76,39 +76,39 @@ def read_report(text: str, *, request: str, reply: str) -> Reaction | None:
 
 
 def _words(text: str) -> Iterator[str]:
-    """What the user is reported to have said, in their words, or to have asked for."""
-    for found in _SAID.finditer(text):
-        yield found["quote"][1:-1].strip()
-    for found in _ASKED.finditer(_SAID.sub(" ", text)):
-        yield found["order"].strip()
+    """Yield the user's reported words, quoted or as a reported request."""
+    for match in _SAID.finditer(text):
+        yield match["quote"][1:-1].strip()
+    for match in _ASKED.finditer(_SAID.sub(" ", text)):
+        yield match["order"].strip()
 
 
 def _deeds(text: str) -> Iterator[int]:
-    """+1 or -1 for each thing that was done; what was not done counts only where that says enough."""
-    for found in _GOOD.finditer(text):
-        before = text[: found.start()]
+    """Yield +1 or -1 for each described action; a negated action counts only if it is conclusive."""
+    for match in _GOOD.finditer(text):
+        before = text[: match.start()]
         if _NO_PRAISE.search(before) and not re.search(r"\byet\b", text, re.IGNORECASE):
             yield -1
         elif not _NOT.search(before):
             yield 1
     for pattern, score in ((_BAD, -1), (_FAILED, -1), (_PASSED, 1)):
-        for found in pattern.finditer(text):
-            before = text[: found.start()]
+        for match in pattern.finditer(text):
+            before = text[: match.start()]
             if not _NOT.search(before) and not re.search(r"\bno (?:\w+ )?\Z", before, re.IGNORECASE):
                 yield score
 
 
-# Is judging healthy? Collapse, starvation and drift, as alarms with their remedy. Pure.
+# Health of judging: alarms for collapse, starvation, backlog and drift, each with a remedy. Pure.
 
 Scored = tuple[str, float | None, str]
-"""user, score, source of one verdict"""
+"""user, score and source of one verdict"""
 Pair = tuple[str, float, float]
-"""user, the judge's score, the user's explicit score"""
+"""user, judge score and explicit user score"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alarm:
-    """Something is wrong: its name, what was seen, and what to do. ``user`` None concerns all."""
+    """A problem: its name, the observation and the remedy. ``user`` None applies to all."""
 
     name: str
     what: str
@@ -117,7 +117,7 @@ class Alarm:
 
 
 def collapse(scores: Sequence[Scored], *, least: int = 32, share: float = 0.95) -> Alarm | None:
-    """Scores all alike: nothing tells a good reply from a bad one."""
+    """Return an alarm if nearly all scores are alike, so that they no longer separate good replies from bad."""
     signs = Counter(_sign(score) for _, score, _ in scores if score is not None)
     total = signs.total()
     if total < least:
@@ -133,21 +133,21 @@ def collapse(scores: Sequence[Scored], *, least: int = 32, share: float = 0.95) 
 
 
 def starvation(scores: Sequence[Scored], *, least: int = 32, floor: float = 0.1) -> Alarm | None:
-    """Too few verdicts that say anything: training has nothing to go on."""
+    """Return an alarm if too few verdicts have a score for training."""
     if len(scores) < least:
         return None
-    telling = sum(1 for _, score, _ in scores if score)
-    if telling >= floor * len(scores):
+    decisive = sum(1 for _, score, _ in scores if score)
+    if decisive >= floor * len(scores):
         return None
     return Alarm(
         name="starvation",
-        what=f"only {telling} of the last {len(scores)} verdicts score for or against",
+        what=f"only {decisive} of the last {len(scores)} verdicts score for or against",
         remedy="set judge.llm.base_url and judge.llm.model: a model judges what the rules cannot; or give feedback",
     )
 
 
 def backlog(waiting: int, *, most: int = 200, reason: str = "") -> Alarm | None:
-    """Turns wait for a judge that does not keep up or cannot be reached."""
+    """Return an alarm if too many turns wait for a slow or unreachable judge."""
     if waiting <= most:
         return None
     why = f" ({reason})" if reason else ""
@@ -159,7 +159,7 @@ def backlog(waiting: int, *, most: int = 200, reason: str = "") -> Alarm | None:
 
 
 def drift(pairs: Iterable[Pair], *, least: int = 8, floor: float = 0.7) -> tuple[Alarm, ...]:
-    """Users whose explicit feedback the judge agrees with too seldom; ties and zeros do not count."""
+    """Return an alarm for each user whose explicit scores the judge rarely agrees with; zeros do not count."""
     shares = agreement(pairs)
     return tuple(
         Alarm(
@@ -174,7 +174,7 @@ def drift(pairs: Iterable[Pair], *, least: int = 8, floor: float = 0.7) -> tuple
 
 
 def agreement(pairs: Iterable[Pair]) -> dict[str, tuple[int, int]]:
-    """Per user: how many of how many explicit scores the judge agrees with in sign."""
+    """Return, per user, the explicit scores whose sign the judge agrees with, and their total."""
     counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for user, judged, explicit in pairs:
         if judged and explicit:
@@ -190,6 +190,6 @@ def _sign(score: float) -> int:
 def alarms(
     scores: Sequence[Scored], pairs: Iterable[Pair] = (), *, waiting: int = 0, reason: str = ""
 ) -> tuple[Alarm, ...]:
-    """All that is wrong now."""
-    found = (collapse(scores), starvation(scores), backlog(waiting, reason=reason))
-    return (*(alarm for alarm in found if alarm is not None), *drift(pairs))
+    """Return all current alarms."""
+    candidates = (collapse(scores), starvation(scores), backlog(waiting, reason=reason))
+    return (*(alarm for alarm in candidates if alarm is not None), *drift(pairs))
