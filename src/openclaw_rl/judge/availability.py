@@ -1,4 +1,4 @@
-"""Whether the judge's model may be asked now, and whether a case without an answer waits or is given up."""
+"""Availability of the judge's model: when it may be asked, and when an unanswered case waits or is given up."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ State = Literal["closed", "open", "half open"]
 
 
 class Breaker:
-    """Counts failures in a row. Open for ``pause`` seconds, twice as long each time it fails again, up to ``longest``.
+    """Counts failures in a row. Open for ``pause`` seconds, doubled with each further failure, up to ``longest``.
 
-    After the pause one caller is let through; its result closes the breaker or opens it again.
+    After the pause one caller may try; its result closes the breaker or opens it again.
     """
 
     def __init__(
@@ -43,18 +43,18 @@ class Breaker:
 
     @property
     def state(self) -> State:
-        """Closed lets all through, open none, half open one."""
+        """Return the state: closed admits all callers, open none, half open one."""
         if self._open_until is None:
             return "closed"
         return "half open" if self._clock() >= self._open_until else "open"
 
     @property
     def retry_in(self) -> float:
-        """Seconds until the next try is let through; 0 when one may go now."""
+        """Return the seconds until the next try is allowed; 0 if one is allowed now."""
         return 0.0 if self._open_until is None else max(0.0, self._open_until - self._clock())
 
     def allow(self) -> bool:
-        """Whether the caller may try now. In the half-open state only the first caller may, until it reports."""
+        """Return True if the caller may try now. In the half-open state only the first caller may, until it reports."""
         state = self.state
         if state == "closed":
             return True
@@ -64,7 +64,7 @@ class Breaker:
         return True
 
     def success(self) -> None:
-        """A try worked: closed, and the next pause is a short one again."""
+        """Record a success: close, and reset the pause to a short one."""
         self._failed = 0
         self._pause = self._first_pause
         self._open_until = None
@@ -72,11 +72,11 @@ class Breaker:
         self.reason = ""
 
     def release(self) -> None:
-        """The one let through ended without a result (it was cancelled): another may try."""
+        """Release an admitted try that ended without a result (it was cancelled), so that another may run."""
         self._probing = False
 
     def failure(self, reason: str) -> None:
-        """A try failed for ``reason``."""
+        """Record a failed try with its reason."""
         self._failed += 1
         self.reason = reason
         if self._probing:
@@ -87,13 +87,13 @@ class Breaker:
 
 
 PATIENCE = 600.0
-"""seconds of nothing but unreadable answers after which a case is given up: longer than a model takes to restart"""
+"""seconds of nothing but unreadable answers after which a case is given up: longer than a model's restart"""
 _TRIES = 3  # unreadable answers to one case, while others are answered, before it is given up
 _REMEMBERED = 4096  # cases with unreadable answers
 
 
 class TokenBudget:
-    """A budget of tokens per UTC day; None is without end."""
+    """A budget of tokens per UTC day; None is unlimited."""
 
     def __init__(self, limit: int | None, *, wall: Callable[[], float] = time.time) -> None:
         self.limit = limit
@@ -103,7 +103,7 @@ class TokenBudget:
 
     @property
     def spent(self) -> int:
-        """Tokens used today."""
+        """Return the tokens used today."""
         today = int(self._wall() // 86400)
         if today != self._day:
             self._day, self._spent = today, 0
@@ -111,32 +111,32 @@ class TokenBudget:
 
     @property
     def left(self) -> bool:
-        """Whether anything may still be asked today."""
+        """Return True if today's budget is not used up."""
         return self.limit is None or self.spent < self.limit
 
     def spend(self, tokens: int) -> None:
-        """Note tokens as used."""
+        """Record tokens as used."""
         self._spent = self.spent + tokens
 
     def renewal(self) -> str:
-        """When the next day begins, for people to read."""
+        """Return the start of the next day, for people to read."""
         midnight = (int(self._wall() // 86400) + 1) * 86400
         return datetime.fromtimestamp(midnight, UTC).isoformat(timespec="minutes")
 
 
 @dataclass(slots=True)
 class _Unreadable:
-    """A case that got only unreadable answers: since when, how often."""
+    """A case with only unreadable answers: the time of the first, and their number."""
 
     first: float
     tries: int = 0
 
 
 class Availability:
-    """Admits a case while budget and breaker allow it, and learns from how each went.
+    """Admits a case while budget and breaker allow it, and records each result.
 
-    A case that gets only unreadable answers waits until the model answers other cases or ``patience`` seconds are over;
-    then the fault is the case's own, and it is given up.
+    A case with only unreadable answers waits until the model answers other cases or ``patience`` seconds are over; then
+    the fault is the case's own, and it is given up.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Availability:
         self._last_answer = float("-inf")
 
     def admit(self) -> None:
-        """Return where the model may be asked; raises JudgeUnavailable where it may not."""
+        """Return if the model may be asked; raises JudgeUnavailable otherwise."""
         if not self.budget.left:
             raise JudgeUnavailable(
                 f"the judge has used its {self.budget.limit} tokens of today",
@@ -161,43 +161,43 @@ class Availability:
             )
 
     def cancelled(self) -> None:
-        """A case that was admitted ended without a result."""
+        """Record that an admitted case ended without a result."""
         self.breaker.release()
 
     def answered(self, case: str) -> None:
-        """A case got at least one answer."""
+        """Record that a case got at least one answer."""
         self._last_answer = self._clock()
         self.breaker.success()
         self._unreadable.pop(case, None)
 
     def failed(self, note: str) -> NoReturn:
-        """The model was out of reach: raises JudgeUnavailable."""
+        """Record that the model was unreachable; raises JudgeUnavailable."""
         self.breaker.failure(note)
         raise JudgeUnavailable(f"no vote could be had: {note}", remedy="the turn stays on the list")
 
     def unreadable(self, case: str, note: str) -> None:
-        """A case got no answer that can be read: return where it is given up, raise JudgeUnavailable where it waits."""
+        """Record a case without a readable answer: return if it is given up, raise JudgeUnavailable if it waits."""
         now = self._clock()
-        known = self._unreadable.setdefault(case, _Unreadable(first=now))
+        record = self._unreadable.setdefault(case, _Unreadable(first=now))
         if len(self._unreadable) > _REMEMBERED:
             self._unreadable.popitem(last=False)
-        known.tries += 1
-        alone = known.tries >= _TRIES and self._last_answer > known.first
-        if not alone and now - known.first < self._patience:
+        record.tries += 1
+        alone = record.tries >= _TRIES and self._last_answer > record.first
+        if not alone and now - record.first < self._patience:
             self.failed(note)
         self.breaker.release()
         self._unreadable.pop(case, None)
 
 
-# Cases whose judge was unavailable: when each is asked again, and which one is given up.
+# Cases whose judge was unavailable: when each is asked again, and which is given up.
 
 TRIES = 8
-"""how often the judge may fail a case, answering others in between, before the case is given up"""
+"""failures of a case, with answers to other cases in between, before it is given up"""
 
 
 @dataclass(slots=True)
 class _Wait:
-    """The answers given to others when a case was last asked, when that was, how often it failed alone."""
+    """The number of answers and the time at a case's last try, and its failures while others were answered."""
 
     answers: int
     last_try: float = 0.0
@@ -205,7 +205,7 @@ class _Wait:
 
 
 class WaitingList:
-    """Asked again through a breaker whose pause doubles up to ``longest_pause`` seconds: one case first, then all."""
+    """Cases to retry, through a breaker whose pause doubles up to ``longest_pause`` seconds: one first, then all."""
 
     def __init__(self, *, longest_pause: float, clock: Callable[[], float]) -> None:
         self.breaker = Breaker(failures=1, pause=min(1.0, longest_pause), longest=longest_pause, clock=clock)
@@ -224,11 +224,11 @@ class WaitingList:
         self._waits = {turn: wait for turn, wait in self._waits.items() if turn in turns}
 
     def remove(self, turn: str) -> None:
-        """A case needs the judge no more."""
+        """Remove a case that needs the judge no more."""
         self._waits.pop(turn, None)
 
     def choose(self, cases: Sequence[Case], *, most: int) -> list[Case]:
-        """Cases for the judge: those that wait as far as the breaker lets them, longest unasked first; the new ones."""
+        """Return cases for the judge: waiting ones as the breaker allows, longest unasked first, then the new ones."""
         new = [case for case in cases if case.turn.id not in self._waits][:most]
         waited = [case for case in cases if case.turn.id in self._waits]
         waited.sort(key=lambda case: self._waits[case.turn.id].last_try)
@@ -237,13 +237,13 @@ class WaitingList:
         return [*waited[: most if self.breaker.state == "closed" else 1], *new]
 
     def answered(self, turn: str) -> None:
-        """The judge answered this case."""
+        """Record that the judge answered this case."""
         self._answers += 1
         if self._waits.pop(turn, None) is not None:
             self.breaker.success()
 
     def failed(self, turn: str, why: str) -> bool:
-        """The judge was unavailable for this case, which waits; whether it fails alone and is to be given up."""
+        """Record that the judge was unavailable for this case; return True if it fails alone and must be given up."""
         self.breaker.failure(why)
         wait = self._waits.setdefault(turn, _Wait(answers=self._answers))
         if self._answers > wait.answers:

@@ -1,7 +1,7 @@
-"""Precision at the base rate of real talk, and the thresholds that reach it. Pure.
+"""Precision at the base rate of real conversations, and the thresholds that reach it. Pure.
 
-About 70 % of what real people write next says nothing of the reply. On a set with as many complaints as other messages
-a judge looks better than it is, so true and false alarms are counted apart and joined at the real base rate.
+About 70 % of real people's next messages do not rate the reply. A set with as many complaints as other messages
+overrates a judge, so true and false alarms are counted separately and joined at the real base rate.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from openclaw_rl.stats import wilson
 from openclaw_rl.types import Json
 from openclaw_rl.types.messages import need
 
-# The probabilities that a next message is bad, neutral or good news of a reply. Pure.
+# Probabilities that a next message is bad, neutral or good news about a reply. Pure.
 
 WORDS = ("bad", "neutral", "good")
 """the answers of a one-pass judge, in the order of `Odds`"""
-_LEAST = 1e-6  # a probability nearer to 0 or 1 has no log-odds worth the name
+_LEAST = 1e-6  # a probability nearer to 0 or 1 has no meaningful log-odds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,18 +36,18 @@ class Odds:
 
     @classmethod
     def read(cls, logprobs: Sequence[float]) -> Odds:
-        """From the log-probs of `WORDS`, normalised among the three."""
+        """Return the odds from the log-probs of `WORDS`, normalised among the three."""
         most = max(logprobs)
         bad, neutral, good = (math.exp(value - most) for value in logprobs)
         total = bad + neutral + good
         return cls(bad=bad / total, neutral=neutral / total, good=good / total)
 
     def of(self, sign: int) -> float:
-        """The probability of bad news (-1) or of good news (+1)."""
+        """Return the probability of bad news (-1) or of good news (+1)."""
         return self.bad if sign < 0 else self.good
 
     def moved(self, by: float) -> Odds:
-        """The odds with the log-odds of bad news moved by so much; the other two keep their ratio."""
+        """Return the odds with the log-odds of bad news moved by this much; the other two keep their ratio."""
         bad = min(max(self.bad, _LEAST), 1 - _LEAST)
         moved = 1 / (1 + math.exp(-(math.log(bad / (1 - bad)) + by)))
         rest = (1 - moved) / max(self.neutral + self.good, _LEAST)
@@ -61,24 +61,24 @@ Sign: TypeAlias = Literal[-1, 1]
 SIGNS: Mapping[Sign, str] = {-1: "complaints", 1: "praise"}
 
 BASE: Mapping[Channel, Mapping[Sign, float]] = {"chat": {-1: 0.21, 1: 0.03}, "coding": {-1: 0.38, 1: 0.03}}
-"""share of complaints and of praise among next messages, counted in 617 of public transcripts"""
+"""share of complaints and praise among next messages, counted in 617 from public transcripts"""
 TARGET: Mapping[Channel, Mapping[Sign, float]] = {"chat": {-1: 0.85, 1: 0.8}, "coding": {-1: 0.9, 1: 0.8}}
-"""precision at base rate that a threshold is set for"""
+"""precision at the base rate that a threshold must reach"""
 FLOOR = 0.8
 """precision below which a judge is silent"""
 FEWEST = 3
-"""true alarms without which there is no threshold"""
+"""minimum true alarms for a threshold"""
 LOWEST = 0.34
-"""a word that is less probable than the two others together is no verdict, whatever the lines say"""
+"""lowest threshold: below a third, another word is likelier"""
 PRIOR = 10.0
-"""rated turns that the shipped lines count for, where the precision on this deployment is asked"""
+"""rated turns that the shipped lines count for in the precision on this deployment"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RatedLine:
-    """A message whose meaning is known: bad (-1), nothing (0) or good (1) news of the reply, and the odds it got.
+    """A message with its true class for the reply, bad (-1), neutral (0) or good (1), and its odds.
 
-    ``own`` are the model's odds without any sign, None where there was none.
+    ``own`` are the model's odds without signs, None if there were none.
     """
 
     channel: Channel
@@ -89,7 +89,7 @@ class RatedLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alarms:
-    """Of ``there`` messages of a class ``right`` were seen, and ``false`` of ``rest`` others taken for one."""
+    """Detections of a class: ``right`` among its ``there`` messages, ``false`` among ``rest`` others."""
 
     right: int
     there: int
@@ -99,29 +99,29 @@ class Alarms:
 
     @property
     def recall(self) -> float:
-        """The share of the class that is seen."""
+        """Return the detected share of the class."""
         return self.right / self.there if self.there else 0.0
 
     @property
     def precision(self) -> float | None:
-        """The share of true alarms at the base rate; None where there was no alarm, or no line of either kind."""
+        """Return the share of true alarms at the base rate; None without an alarm, or without lines of either kind."""
         if not (self.right or self.false) or not self.there or not self.rest:
             return None
         return self._precision(self.recall, self.false / self.rest)
 
     @property
     def cautious(self) -> float:
-        """The precision with half a false alarm more: a handful of lines without one do not make certainty."""
+        """Return the precision with half a false alarm more, since a few lines without one prove little."""
         return self._precision(self.recall, (self.false + 0.5) / (self.rest + 1)) if self.right else 0.0
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The precision at the ends of the 95 % intervals of both shares (Wilson)."""
-        seen, false = wilson(self.right, self.there), wilson(self.false, self.rest)
-        return self._precision(seen[0], false[1]), self._precision(seen[1], false[0])
+        """Return the precision at the ends of both shares' 95 % intervals (Wilson)."""
+        detected, false = wilson(self.right, self.there), wilson(self.false, self.rest)
+        return self._precision(detected[0], false[1]), self._precision(detected[1], false[0])
 
     def plain(self) -> dict[str, Json]:
-        """As JSON."""
+        """Return the counts and rates as JSON."""
         low, high = self.interval
         counts: dict[str, Json] = {
             "right": self.right,
@@ -140,7 +140,7 @@ class Alarms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threshold:
-    """The probability from which on a class is scored, and what that is worth on the lines it was set on."""
+    """The minimum probability for a score of this class, and its alarms on the lines it was set on."""
 
     at: float
     alarms: Alarms
@@ -148,16 +148,16 @@ class Threshold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """A score, or none, and why."""
+    """A score, or none, with the reason."""
 
     score: float | None
     why: str
 
 
 def threshold(lines: Sequence[RatedLine], sign: Sign, *, channel: Channel) -> Threshold | None:
-    """The lowest probability whose cautious precision reaches the target; None where none does.
+    """Return the lowest probability whose cautious precision reaches the target; None if none does.
 
-    Complaints are read on the channel's own lines. Praise is rare and alike everywhere: all lines count.
+    Complaints use the channel's own lines. Praise is rare and similar everywhere, so all lines count.
     """
     used = [line for line in lines if sign > 0 or line.channel == channel]
     best: Threshold | None = None
@@ -187,36 +187,38 @@ class BaseRates:
 
     thresholds: Mapping[tuple[Channel, Sign], Threshold] = field(default_factory=dict)
     rated: tuple[int, int] = (0, 0)
-    """of so many rated turns with a score (second) so many were right (first)"""
+    """correct scores, and all scores, on rated turns"""
 
     @classmethod
     def silent(cls) -> BaseRates:
-        """Of a model that was not measured."""
+        """Return the rates of an unmeasured model, without thresholds."""
         return cls()
 
     @classmethod
     def of(cls, lines: Sequence[RatedLine], rated: Sequence[RatedLine] = ()) -> BaseRates:
-        """Set on ``lines`` and the ``rated`` turns of a deployment.
+        """Set thresholds on ``lines`` and a deployment's ``rated`` turns.
 
-        Signs alone are not believed: a class that the model's own odds do not tell has no threshold.
+        Signs alone are not trusted: a class that the model's own odds do not separate has no threshold.
         """
         every = [*lines, *rated]
         own = [replace(line, odds=line.own or line.odds) for line in every]
         pairs = ((channel, sign) for channel in CHANNELS for sign in SIGNS)
-        chosen = {pair: found for pair in pairs if (found := threshold(every, pair[1], channel=pair[0])) is not None}
-        told = {pair for pair in chosen if threshold(own, pair[1], channel=pair[0]) is not None}
-        kept = {pair: each for pair, each in chosen.items() if pair in told and _holds(each, rated, *pair)}
-        first = cls(thresholds=kept)
+        chosen = {pair: bound for pair in pairs if (bound := threshold(every, pair[1], channel=pair[0])) is not None}
+        separable = {pair for pair in chosen if threshold(own, pair[1], channel=pair[0]) is not None}
+        selected = {
+            pair: choice for pair, choice in chosen.items() if pair in separable and _holds(choice, rated, *pair)
+        }
+        first = cls(thresholds=selected)
         scores = [(score, line.truth) for line in rated if (score := first.decide(line.odds, line.channel).score)]
-        return cls(thresholds=kept, rated=(sum(score == truth for score, truth in scores), len(scores)))
+        return cls(thresholds=selected, rated=(sum(score == truth for score, truth in scores), len(scores)))
 
     @property
     def heard(self) -> bool:
-        """Whether anything is scored at all."""
+        """Return True if any class has a threshold."""
         return bool(self.thresholds)
 
     def decide(self, odds: Odds, channel: Channel) -> Decision:
-        """The score of odds: of two classes above their thresholds the likelier."""
+        """Return the score for these odds: the likelier of the classes above their thresholds."""
         over = [
             sign
             for sign in SIGNS
@@ -229,34 +231,34 @@ class BaseRates:
         return Decision(score=float(sign), why=f"{SIGNS[sign]}: {odds.of(sign):.2f} reaches {bound.at:.2f}")
 
     def plain(self) -> dict[str, Json]:
-        """As JSON, for `status`."""
-        shown: dict[str, Json] = {
+        """Return the thresholds and rated turns as JSON, for `status`."""
+        entries: dict[str, Json] = {
             f"{channel} {SIGNS[sign]}": {"at": bound.at, **bound.alarms.plain()}
             for (channel, sign), bound in self.thresholds.items()
         }
-        return {"thresholds": shown, "rated": list(self.rated)}
+        return {"thresholds": entries, "rated": list(self.rated)}
 
     def __str__(self) -> str:
         if not self.heard:
             return "silent: no threshold reaches its precision at base rate"
-        told = [
+        entries = [
             f"{channel} {SIGNS[sign]} {bound.alarms.precision or 0:.2f} / {bound.alarms.recall:.2f}"
             for (channel, sign), bound in self.thresholds.items()
         ]
         right, of = self.rated
         here = f"; right in {right} of {of} rated turns" if of else ""
-        return f"{', '.join(told)} (precision at base rate / recall){here}"
+        return f"{', '.join(entries)} (precision at base rate / recall){here}"
 
 
 def _holds(bound: Threshold, rated: Iterable[RatedLine], channel: Channel, sign: Sign) -> bool:
-    """Whether rated turns leave the precision above the floor; the shipped lines count for `PRIOR` turns."""
+    """Check that rated turns leave the precision above the floor; the shipped lines count for `PRIOR` turns."""
     alarmed = [line for line in rated if line.channel == channel and line.odds.of(sign) >= bound.at]
     right = sum(line.truth == sign for line in alarmed)
     return ((bound.alarms.precision or 0.0) * PRIOR + right) / (PRIOR + len(alarmed)) >= FLOOR
 
 
 def at_base_rate(alarms: Iterable[tuple[int, float | None]], *, channel: Channel, sign: Sign) -> Alarms:
-    """The alarms of pairs of truth and score, at the base rate of a channel."""
+    """Return the alarms in pairs of truth and score, at a channel's base rate."""
     pairs = [(truth, score if score is not None else 0.0) for truth, score in alarms]
     there = [score for truth, score in pairs if truth == sign]
     rest = [score for truth, score in pairs if truth != sign]

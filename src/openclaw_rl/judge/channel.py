@@ -1,4 +1,4 @@
-"""Where a conversation takes place: a chat, or a coding agent at work on files. Pure."""
+"""Channel of a conversation: a chat, or a coding agent at work on files. Pure."""
 # ruff: noqa: E501  (a shape is read in one line)
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Channel: TypeAlias = Literal["chat", "coding"]
 CHANNELS: tuple[Channel, ...] = get_args(Channel)
 
 ENOUGH = 2
-"""signs of a coding agent from which on a conversation counts as one"""
+"""minimum signs of a coding agent in a coding conversation"""
 _MOST = 20_000  # characters of a text that are read
 _CLIENT = re.compile(
     r"coding agent|claude[-_ ]?code|aider|cursor|codex|cline|roo[-_ ]?code|opencode|windsurf|copilot|continue\.dev|zed|swe[-_ ]agent|openhands"
@@ -53,7 +53,7 @@ _TOOL_USE = re.compile(
 
 
 def channel_of(case: Case) -> Channel:
-    """The channel of a case, from its client, its tools, and the request, the reply and the message."""
+    """Return a case's channel, from its client, its tools, and the request, the reply and the message."""
     if _CLIENT.search(case.turn.client or ""):
         return "coding"
     if any(_TOOL.search(tool.name) for tool in case.turn.prompt.tools):
@@ -64,7 +64,7 @@ def channel_of(case: Case) -> Channel:
 
 
 def channel_of_texts(request: str, reply: str, message: str) -> Channel:
-    """The channel that three texts show: what is ordered, what the assistant says that it did, paths, traces."""
+    """Return the channel of three texts, by orders, the assistant's reported actions, paths and traces."""
     request, reply, message = (text[:_MOST] for text in (request, reply, message))
     signs = (
         bool(_DEED.search(reply)) + (bool(_DEED.search(reply)) and bool(_PATH.search(reply))),

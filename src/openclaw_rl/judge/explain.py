@@ -1,4 +1,4 @@
-"""Why a turn was judged as it was: the evidence, the exact prompt, the votes."""
+"""Explanation of a verdict: the evidence, the exact prompt, the votes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from openclaw_rl.types import Verdict
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Everything that was looked at. ``verdict`` None where the judge could not be asked; ``note`` then says why."""
+    """All inputs to a verdict. ``verdict`` None if the judge was unavailable, with the reason in ``note``."""
 
     judge: str
     evidence: tuple[EvidenceItem, ...] = ()
@@ -29,7 +29,7 @@ class Explanation:
 
 @runtime_checkable
 class Explains(Protocol):
-    """A judge that can show how it comes to its verdict."""
+    """A judge that can explain its verdict."""
 
     async def explain(self, case: Case) -> Explanation: ...
 
@@ -37,7 +37,7 @@ class Explains(Protocol):
 async def explain(
     case: Case, judge: Judge, *, limits: HintLimits, trusted: Collection[str], behaviour: bool
 ) -> Explanation:
-    """The whole story of one case. The evidence's verdict stands where it decides; the judge is shown all the same."""
+    """Explain one case. The evidence's verdict applies if it decides; the judge's explanation is included anyway."""
     decided = decide(case, trusted=trusted, limits=limits)
     if case.outcome.kind == "side":
         return Explanation(
@@ -55,7 +55,7 @@ async def explain(
 
 
 async def explain_plainly(judge: Judge, case: Case) -> Explanation:
-    """A judge's own story where it has one, its verdict otherwise; no story where it cannot be asked."""
+    """Return a judge's explanation, or its verdict if it has none; only a note if it is unavailable."""
     try:
         if isinstance(judge, Explains):
             return await judge.explain(case)

@@ -1,4 +1,4 @@
-"""A judge whose model is hosted here, in a process of its own: started beside the loops, tried again when it fails."""
+"""A judge with a model hosted here in a process of its own: started beside the loops, retried on failure."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ log = logging.getLogger(__name__)
 
 FIRST_PAUSE: Final = 10.0
 LONGEST_PAUSE: Final = 300.0
-"""seconds between two starts of a model that could not be started"""
+"""seconds between two attempts to start a model"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostedParts:
-    """A model and the judge that asks it."""
+    """A model and the judge that calls it."""
 
     model: HostedModel
     judge: Judge
 
 
 class HostedJudge:
-    """Asks the judge that ``build`` makes, once its model runs. Until then it is unavailable, and cases wait.
+    """Delegates to the judge of ``build`` once its model runs. Until then it is unavailable, and cases wait.
 
-    ``duty`` says in one word what the model does: scores, hints. A model that cannot be started is tried again, after
-    longer and longer pauses; nobody else notices.
+    ``duty`` names the model's purpose in one word: scores, hints. A failed start is retried after growing pauses, with
+    no effect on the loops.
     """
 
     def __init__(
@@ -55,12 +55,12 @@ class HostedJudge:
 
     @property
     def parts(self) -> tuple[Judge, ...]:
-        """The judge that asks the model, while it runs."""
+        """Return the judge that calls the model, while it runs."""
         return (self._hosted.judge,) if self._hosted else ()
 
     @property
     def at_work(self) -> str:
-        """The model, hosted here."""
+        """Return the hosted model's name and state."""
         if self._hosted is None:
             return f"{self._place}, which {'cannot be started' if self._trouble else 'is being loaded'}"
         return f"{at_work(self._hosted.judge)}, hosted here"
@@ -71,11 +71,11 @@ class HostedJudge:
             self._task = asyncio.get_running_loop().create_task(self._start_until_ready())
 
     async def first_try(self) -> None:
-        """Wait until the model runs or could not be started."""
+        """Wait until the model runs or its start has failed."""
         await self._tried.wait()
 
     async def stop(self) -> None:
-        """End the model's process. Safe to call twice."""
+        """Stop the model's process. Safe to call twice."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -88,22 +88,22 @@ class HostedJudge:
             await hosted.model.stop()
 
     async def judge(self, case: Case) -> Verdict:
-        """The verdict of the hosted model; raises JudgeUnavailable while there is none."""
+        """Return the hosted model's verdict; raises JudgeUnavailable until it runs."""
         return await self._judge().judge(case)
 
     async def explain(self, case: Case) -> Explanation:
-        """The story of the judge that asks the model."""
+        """Return the explanation of the judge that calls the model."""
         return await explain_plainly(self._judge(), case)
 
     def report(self) -> dict[str, Any]:
-        """What `status` shows of the model."""
+        """Return the model's entry for `status`."""
         state = "failed" if self._trouble else "starting"
         health = dict(self._hosted.model.health) if self._hosted else {"state": state}
-        shown = {name: health.get(name) for name in ("state", "device", "memory", "pid", "restarts")}
-        return {"model": self._place, "duty": self._duty, **shown}
+        entries = {name: health.get(name) for name in ("state", "device", "memory", "pid", "restarts")}
+        return {"model": self._place, "duty": self._duty, **entries}
 
     def alarms(self) -> tuple[Alarm, ...]:
-        """That the model cannot be started."""
+        """Return an alarm if the model cannot be started."""
         if self._trouble is None:
             return ()
         remedy = self._trouble.remedy or "see the log"
@@ -145,7 +145,7 @@ class HostedJudge:
         return True
 
     def _failed(self, error: Exception) -> None:
-        if not isinstance(error, OpenClawError):  # whatever a library raises must not end the loops
+        if not isinstance(error, OpenClawError):  # a library's error must not end the loops
             error = OpenClawError(f"{type(error).__name__}: {error}")
         log.error("judge.model_failed model=%s error=%s", self._place, error)
         self._trouble = error

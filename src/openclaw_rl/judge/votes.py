@@ -1,4 +1,4 @@
-"""The vote rule: several answers in, one score or no opinion out."""
+"""The vote rule: several answers become one score or no opinion."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from openclaw_rl.judge.voters import Ballot, Voter
 from openclaw_rl.types import Hint, HintKind
 
 Vote = int | None
-"""+1, -1 or 0; None where no answer could be had."""
+"""+1, -1 or 0; None without an answer"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """The count of a ballot. ``score`` None is "no opinion", and ``note`` says why."""
+    """The count of a ballot. ``score`` None is "no opinion", with the reason in ``note``."""
 
     score: int | None
     note: str
@@ -30,10 +30,10 @@ class Tally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoteRule:
-    """How many votes are asked for and when they make a score.
+    """The number of votes, and the condition for a score.
 
-    The most frequent answer wins if ``needed`` votes answered, its share of them reaches ``threshold`` and nothing else
-    has as many. ``quorum`` None is more than half of ``votes``.
+    The most frequent answer wins if ``needed`` votes are answered, its share of them reaches ``threshold`` and no other
+    answer has as many. ``quorum`` None is more than half of ``votes``.
     """
 
     votes: int
@@ -46,11 +46,11 @@ class VoteRule:
 
     @property
     def needed(self) -> int:
-        """Answers without which there is no score."""
+        """Return the minimum number of answers for a score."""
         return self.votes // 2 + 1 if self.quorum is None else self.quorum
 
     def tally(self, votes: Sequence[Vote]) -> Tally:
-        """The score of these votes; those without an answer are dropped first."""
+        """Return the score of these votes; those without an answer are dropped first."""
         answers = [vote for vote in votes if vote is not None]
         if not answers or len(answers) < self.needed:
             return Tally(score=None, note=f"{len(answers)} of {len(votes)} votes answered, {self.needed} needed")
@@ -64,7 +64,7 @@ class VoteRule:
         return Tally(score=best, note=share)
 
 
-# What a judge model answers, read strictly: an answer that is not exactly what was asked for is no answer.
+# A judge model's answer, parsed strictly: any deviation from the requested form is no answer.
 
 KINDS: tuple[HintKind, ...] = ("rule", "fact", "complaint")
 _FENCE = re.compile(r"\A```(?:json)?+[ \t]*+\n")
@@ -73,7 +73,7 @@ _BEGIN, _END = "[HINT_START]", "[HINT_END]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedVote:
-    """One vote: its value, its hint, the reason given. ``value`` None is no answer; ``note`` says why."""
+    """One vote: its value, its hint, its reason. ``value`` None is no answer, with the cause in ``note``."""
 
     value: int | None
     hint: Hint | None = None
@@ -81,7 +81,7 @@ class ParsedVote:
 
 
 def schema(*, hints: bool) -> dict[str, Any]:
-    """The JSON schema of an answer, with or without the question for a hint."""
+    """Return the JSON schema of an answer, with or without a hint."""
     parts: dict[str, Any] = {"reason": {"type": "string"}, "score": {"type": "integer", "enum": [1, 0, -1]}}
     if hints:
         parts["hint"] = {"type": ["string", "null"]}
@@ -90,7 +90,7 @@ def schema(*, hints: bool) -> dict[str, Any]:
 
 
 def parse(text: str, *, hints: bool) -> ParsedVote:
-    """Read one answer. Thoughts before it and one code fence around it are taken off; nothing else is forgiven."""
+    """Parse one answer; strip thoughts before it and one code fence around it, and reject any other deviation."""
     body = text.strip()
     if body.startswith("<think>") and "</think>" in body:
         body = body.partition("</think>")[2].strip()
@@ -135,12 +135,12 @@ def _vote(value: Mapping[str, Any], marked: str | None, *, hints: bool) -> Parse
     return ParsedVote(value=score, hint=hint, note=reason[:200] if isinstance(reason, str) else "")
 
 
-# A poll: one question to one model several times at once, and how the answers are read and counted.
+# A poll: one question to one model several times at once, with the parsed and counted answers.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Poll:
-    """One round of votes: the question, what came back, how it was read."""
+    """One round of votes: the question, the ballots, their parsed votes and the count."""
 
     question: Question
     ballots: tuple[Ballot, ...]
@@ -149,19 +149,19 @@ class Poll:
 
     @property
     def answered(self) -> int:
-        """Votes that could be read."""
+        """Return the number of readable votes."""
         return sum(vote.value is not None for vote in self.votes)
 
     @property
     def failure(self) -> str | None:
-        """Why a vote could not be had; None where every voter could be reached."""
+        """Return the reason for a missing vote; None if every voter was reachable."""
         return next((ballot.note for ballot in self.ballots if ballot.failed), None)
 
 
 class Pollster:
-    """Asks a voter as often as the rule wants, ``workers`` votes at once, each within ``deadline`` seconds.
+    """Asks a voter as often as the rule requires, ``workers`` votes at once, each within ``deadline`` seconds.
 
-    ``spend`` gets the tokens of each vote as soon as it is there.
+    ``spend`` receives the tokens of each vote as soon as it arrives.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class Pollster:
         self._deadline = deadline
 
     async def poll(self, question: Question) -> Poll:
-        """All votes on a question, counted."""
+        """Return all votes on a question, counted."""
         ballots = await self._collect(question)
         votes = tuple(_read(ballot, hints=question.asks_hint) for ballot in ballots)
         count = self.rule.tally([vote.value for vote in votes])
@@ -203,13 +203,13 @@ class PollCache:
         self._polls: OrderedDict[str, Poll] = OrderedDict()
 
     def get(self, key: str) -> Poll | None:
-        """The poll under this key; it then counts as the newest."""
+        """Return the poll under this key and mark it as the newest."""
         if key in self._polls:
             self._polls.move_to_end(key)
         return self._polls.get(key)
 
     def put(self, key: str, poll: Poll) -> None:
-        """Keep a poll in place of the one that was least recently used."""
+        """Store a poll; beyond the size, evict the least recently used one."""
         self._polls[key] = poll
         while len(self._polls) > self._size:
             self._polls.popitem(last=False)

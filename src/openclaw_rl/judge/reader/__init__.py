@@ -1,1 +1,1 @@
-"""The learned reader: what a message says of the reply before it, by a hashed n-gram model and a classifier."""
+"""The feedback classifier: a message's verdict on the reply before it, by a hashed n-gram model and a classifier."""

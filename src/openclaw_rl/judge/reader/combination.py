@@ -1,8 +1,8 @@
-"""N-grams, classifier and rules in one estimate, and the thresholds above which it is believed. Pure.
+"""One estimate from n-grams, classifier and rules, and the thresholds above which it counts. Pure.
 
-Weights and thresholds are fitted on voices that the models behind them had not seen, at the rates of real talk, for
-each group of languages and each channel by itself; where nothing reaches the precision that is asked for there is no
-threshold, and silence.
+Weights and thresholds are fitted on annotator personas that the models had not seen, at the rates of real
+conversations, separately for each language group and channel. If nothing reaches the required precision, there is no
+threshold and the judge stays silent.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from openclaw_rl.errors import ConfigError
 from openclaw_rl.judge.channel import CHANNELS, Channel
 from openclaw_rl.text import script
 
-# What a message can be, and the group of languages whose thresholds it is held against. Pure.
+# Kinds of messages, and the language groups with thresholds of their own. Pure.
 
 # ruff: noqa: SIM905  (a list of words is read as a text)
 
@@ -30,7 +30,7 @@ KINDS: tuple[MessageKind, ...] = get_args(MessageKind)
 KindLogprobs: TypeAlias = tuple[float, ...]
 """one log-prob per kind `[6]`"""
 BAD: tuple[MessageKind, ...] = ("complaint", "fact")
-"""a rule alone is no bad news: a wish for replies to come, or a plain next task taken for one"""
+"""a rule alone is no bad news: it may be a wish for later replies, or a plain next task mistaken for one"""
 GOOD: tuple[MessageKind, ...] = ("praise", "mixed")
 
 LanguageGroup: TypeAlias = Literal["english", "latin", "chinese", "japanese", "korean", "arabic", "hindi", "other"]
@@ -55,8 +55,11 @@ _ENGLISH = frozenset(
 
 
 def group_of(message: str, *, request: str = "") -> LanguageGroup:
-    """By the letters; Latin ones are English where its small words are a third of all, the request's included."""
-    named = script(message * 4) or script(request)  # a word of two characters has a script too
+    """Return the group by script; Latin text is English if a quarter of its words are common English ones.
+
+    A message of fewer than eight words is judged together with the request.
+    """
+    named = script(message * 4) or script(request)  # repeated, so that two characters suffice for a script
     if named is None:
         return "other" if not request else group_of(request)
     if named == "CJK" and _KANA.search(message + request):
@@ -67,21 +70,21 @@ def group_of(message: str, *, request: str = "") -> LanguageGroup:
 
 
 def _is_english(message: str, request: str) -> bool:
-    found = [word.lower().replace("’", "'") for word in _WORD.findall(message)]
-    if len(found) < 8:
-        found += [word.lower().replace("’", "'") for word in _WORD.findall(request)[:24]]
-    return sum(word in _ENGLISH for word in found) >= 0.25 * max(1, len(found))
+    tokens = [word.lower().replace("’", "'") for word in _WORD.findall(message)]
+    if len(tokens) < 8:
+        tokens += [word.lower().replace("’", "'") for word in _WORD.findall(request)[:24]]
+    return sum(word in _ENGLISH for word in tokens) >= 0.25 * max(1, len(tokens))
 
 
 def normalised(logits: Sequence[float]) -> KindLogprobs:
-    """Logits as log-probs."""
+    """Return the logits as log-probs."""
     top = max(logits)
     total = top + math.log(sum(math.exp(value - top) for value in logits))
     return tuple(value - total for value in logits)
 
 
 def mass(logprobs: Sequence[float], kinds: Sequence[MessageKind]) -> float:
-    """The probability that the message is of one of these kinds."""
+    """Return the probability that the message is of one of these kinds."""
     return sum(math.exp(logprobs[KINDS.index(kind)]) for kind in kinds)
 
 
@@ -92,9 +95,9 @@ SHIPPED = Path(__file__).parent / "combination.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thresholds:
-    """The probability from which on a message is believed to be bad or good news, a rule, a fact; None: never.
+    """Minimum probability of bad or good news, a rule and a fact; None: never.
 
-    ``bad_with_rules`` and ``good_with_rules`` are for messages of which the rules say the same.
+    ``bad_with_rules`` and ``good_with_rules`` apply to messages with the same score by the rules.
     """
 
     bad: float | None
@@ -107,8 +110,7 @@ class Thresholds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
-    """How much each voice counts: a factor on its log-probs, what the rules' verdict adds, and what each kind begins
-    with `[6]`."""
+    """Weight of each estimator: factors on log-probs, a bonus for the rules' score, and each kind's bias `[6]`."""
 
     ngrams: float
     classifier: float
@@ -120,7 +122,7 @@ class Weights:
     def combined(
         self, ngrams: Sequence[float], classifier: Sequence[float] | None, rules: float | None
     ) -> KindLogprobs:
-        """One estimate of all that was heard; ``rules`` is the score that the rules would give."""
+        """Combine all log-probs to one estimate; ``rules`` is the score by the rules."""
         sums = [self.bias[kind] + self.ngrams * ngrams[kind] for kind in range(len(KINDS))]
         if classifier is not None:
             sums = [total + self.classifier * value for total, value in zip(sums, classifier, strict=True)]
@@ -134,8 +136,7 @@ class Weights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Combination:
-    """Weights by group of languages and channel: for n-grams ``alone``, and for ``both`` where the classifier
-    answered."""
+    """Weights by language group and channel: ``alone`` for n-grams only, ``both`` with the classifier's answer."""
 
     alone: Mapping[Place, Weights]
     both: Mapping[Place, Weights]
@@ -146,7 +147,7 @@ class Combination:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Belief:
-    """What is believed of a message: a score or none, and whether it carries a rule or a fact."""
+    """Conclusions about a message: a score or none, and whether it carries a rule or a fact."""
 
     score: int | None
     rule: bool
@@ -156,9 +157,9 @@ class Belief:
 
 
 def believe(logprobs: Sequence[float], thresholds: Thresholds, *, rules: float | None, wish: bool = False) -> Belief:
-    """Above its threshold, only the likelier of good and bad, and nothing that the rules contradict.
+    """Apply the thresholds: only the likelier of good and bad counts, and nothing that the rules contradict.
 
-    ``wish``: the rules found a preference and no complaint, which says nothing of the reply.
+    ``wish``: the rules found a preference and no complaint, so they do not confirm bad news.
     """
     bad, good = mass(logprobs, BAD), mass(logprobs, GOOD)
     score = None
@@ -186,7 +187,7 @@ def _over(value: float, threshold: float | None) -> bool:
 
 
 def as_json(combination: Combination) -> dict[str, Any]:
-    """The file's content."""
+    """Return the file's content."""
 
     def row(weights: Weights) -> dict[str, Any]:
         limits = weights.thresholds
@@ -206,7 +207,7 @@ def as_json(combination: Combination) -> dict[str, Any]:
 
 
 def from_json(data: Mapping[str, Any], *, name: str) -> Combination:
-    """The combination of a file; raises ConfigError where something is missing."""
+    """Return a file's combination; raises ConfigError if a part is missing."""
 
     def table(rows: Mapping[str, Any]) -> dict[Place, Weights]:
         named = {place: rows[f"{place[0]} {place[1]}"] for place in PLACES}
@@ -225,5 +226,5 @@ def from_json(data: Mapping[str, Any], *, name: str) -> Combination:
 
 @cache
 def shipped_combination() -> Combination:
-    """The weights and thresholds that come with the package."""
+    """Return the weights and thresholds shipped with the package."""
     return from_json(json.loads(SHIPPED.read_text()), name=str(SHIPPED))

@@ -1,4 +1,4 @@
-"""The `reader` judge, the default: learned models read the user's words, the rules the tools' results."""
+"""The `reader` judge, the default: learned models classify the user's words, rules read the tools' results."""
 
 from __future__ import annotations
 
@@ -36,28 +36,28 @@ from openclaw_rl.types import Tokens, Verdict, Version
 
 # The classifier: a LoRA adapter of the served model that reads request, reply and message and names the kind.
 #
-# It answers with the log-probs of six words after a fixed text, in one scoring call that gives way to users' requests.
-# Whatever goes wrong, the n-grams speak alone: no verdict waits for it.
+# It returns the log-probs of six words after a fixed text, in one scoring call that yields to users' requests. If it
+# fails, the n-grams decide alone, so that no verdict waits for it.
 
 log = logging.getLogger(__name__)
 
 SHIPPED = Path(__file__).parent / "classifier"
-"""the adapter for the embedded model, with the identity of the base weights that it belongs to"""
+"""the adapter for the embedded model, with the identity of its base weights"""
 NUMBER = 2_000_000_000
-"""the adapter's number among the versions: no run trains so many"""
+"""the adapter's version number: no run trains so many versions"""
 BUDGETS = {"request": 96, "reply": 224, "message": 224}
-"""tokens of each part, head and tail kept, as in training"""
+"""tokens per part, with head and tail kept as in training"""
 QUESTION = "This message is"
 CHARACTERS = 12
-"""per token of a budget: what is longer is cut before it is encoded"""
+"""characters per token of a budget: longer text is cut before it is encoded"""
 _TOP = 128
-"""of the likeliest tokens, among which the six words are looked for"""
+"""likeliest tokens that are searched for the six words"""
 _REST = 64
-"""messages at most that it is left in peace after it failed: one, and twice as many each time"""
+"""maximum messages skipped after a failure: one at first, twice as many after each further one"""
 
 
 class KindClassifier(Protocol):
-    """Names the kind of a message beside its request and reply; None where it cannot say now."""
+    """Names the kind of a message beside its request and reply; None if it cannot answer now."""
 
     @property
     def combination(self) -> Combination: ...
@@ -67,7 +67,7 @@ class KindClassifier(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassifierFolder:
-    """A trained adapter, the base weights for which it was trained, and how far it is believed."""
+    """A trained adapter, its base weights, and the combination that weighs its answers."""
 
     folder: Path
     base: str
@@ -75,40 +75,40 @@ class ClassifierFolder:
 
 
 def classifier_for(base: str, fitted: Path) -> ClassifierFolder | None:
-    """The adapter for the base weights ``base``: one of ``fitted``, else the one that comes with the package."""
-    found = (classifier_in(folder) for folder in (fitted_folder(fitted, base), SHIPPED))
-    return next((each for each in found if each is not None and each.base == base), None)
+    """Return the adapter for the base weights ``base``: one of ``fitted``, else the one shipped with the package."""
+    candidates = (classifier_in(folder) for folder in (fitted_folder(fitted, base), SHIPPED))
+    return next((candidate for candidate in candidates if candidate is not None and candidate.base == base), None)
 
 
 def fitted_folder(fitted: Path, base: str) -> Path:
-    """Where the adapter for ``base`` is kept among those that were fitted here."""
+    """Return the folder for ``base`` among the adapters fitted here."""
     return fitted / re.sub(r"[^A-Za-z0-9._-]+", "_", base)
 
 
 def classifier_in(folder: Path) -> ClassifierFolder | None:
-    """The adapter in ``folder``; None unless it is whole."""
+    """Return the adapter in ``folder``; None unless it is complete."""
     about = folder / "reader.json"
     if not (about.is_file() and (folder / "adapter_model.safetensors").is_file()):
         return None
-    told = json.loads(about.read_text())
-    own = told.get("combination")
+    metadata = json.loads(about.read_text())
+    fitted = metadata.get("combination")
     try:
-        believed = shipped_combination() if own is None else from_json(own, name=str(about))
+        combination = shipped_combination() if fitted is None else from_json(fitted, name=str(about))
     except ConfigError:
         log.warning("reader.classifier of an earlier release: fit it again with judge --fit folder=%s", folder)
         return None
-    return ClassifierFolder(folder=folder, base=str(told["base"]), combination=believed)
+    return ClassifierFolder(folder=folder, base=str(metadata["base"]), combination=combination)
 
 
 def parts(request: str, reply: str, message: str) -> list[tuple[str, int]]:
-    """The pieces of the text, each with the most tokens it may have; each is encoded by itself, as in training."""
+    """Return the text's pieces with their token limits; each is encoded by itself, as in training."""
     before = [(f"User: {request}\n", BUDGETS["request"]), (f"Assistant: {reply}\n", BUDGETS["reply"])]
-    said = [(f"User: {message}\n", BUDGETS["message"]), (QUESTION, 16)]
-    return said if not request and not reply else [*before, *said]
+    current = [(f"User: {message}\n", BUDGETS["message"]), (QUESTION, 16)]
+    return current if not request and not reply else [*before, *current]
 
 
 def labelled(request: str, reply: str, message: str, kind: MessageKind) -> LabelledText:
-    """An exchange as the classifier is fitted to it."""
+    """Return an exchange as a training example of the classifier."""
     return LabelledText(
         parts=tuple(parts(request, reply, message)),
         bare=tuple(parts("", "", message)),
@@ -129,14 +129,14 @@ class PolicyClassifier:
 
     @property
     def trained(self) -> ClassifierFolder | None:
-        """The adapter for the very base weights of the policy; None where there is none, or it cannot be held."""
+        """Return the adapter for exactly the policy's base weights; None if it is missing or cannot be held."""
         if self._trained is None and isinstance(self._policy, SupportsCandidates):
             self._trained = self._find(self._policy.base)
         return self._trained
 
     @property
     def combination(self) -> Combination:
-        """How its answers are weighed beside the other voices."""
+        """Return the weights of its answers beside the other estimators."""
         return shipped_combination() if self.trained is None else self.trained.combination
 
     async def read(self, request: str, reply: str, message: str) -> KindLogprobs | None:
@@ -146,13 +146,13 @@ class PolicyClassifier:
             return None
         try:
             with anyio.fail_after(self._seconds):
-                found = await self._ask(trained, request, reply, message)
+                logprobs = await self._ask(trained, request, reply, message)
         except (BackendError, TimeoutError) as error:
             self._rest = self._skip = min(_REST, max(1, 2 * self._rest))
             log.info("reader.classifier unavailable reason=%s: %s", type(error).__name__, error)
             return None
         self._rest = self._skip = 0
-        return found
+        return logprobs
 
     async def _ask(self, trained: ClassifierFolder, request: str, reply: str, message: str) -> KindLogprobs | None:
         async with self._loading:
@@ -162,7 +162,7 @@ class PolicyClassifier:
         return _kinds(scores, labels)
 
     async def _load(self, trained: ClassifierFolder) -> tuple[int, ...]:
-        """Load the adapter; the token of each kind's word."""
+        """Load the adapter; return each kind's token."""
         adapter = str(trained.folder)
         version = Version(number=NUMBER, parent=0, base=trained.base, adapter=adapter, note="the reader")
         await cast(SupportsCandidates, self._policy).admit(version)
@@ -178,7 +178,7 @@ class PolicyClassifier:
 
 
 def _kinds(scores: Scores, labels: Sequence[int]) -> KindLogprobs | None:
-    """The six words' log-probs among themselves; one that is not among the likeliest is below all that are."""
+    """Return the six words' log-probs, normalised; a word outside the likeliest tokens gets their lowest."""
     likeliest = dict(zip(scores.top_tokens[0], scores.top_logprobs[0], strict=True))
     likeliest[labels[0]] = scores.logprobs[0]
     if not any(label in likeliest for label in labels[1:]):
@@ -191,7 +191,7 @@ VERSION = "reader-1"
 
 
 def read_case(case: Case) -> Reaction:
-    """What a case says by n-grams and rules alone, at once."""
+    """Return the reaction of a case by n-grams and rules alone, without waiting."""
     hearing = user_hearing(case)
     return reaction_of(case) if hearing is None else heard_reaction(case, hearing)
 
@@ -199,7 +199,7 @@ def read_case(case: Case) -> Reaction:
 class ReaderJudge:
     """Reads the user's next message beside the request and the reply; abstains rather than guess.
 
-    ``classifier`` is asked where there is one; where it cannot answer the n-grams speak alone.
+    ``classifier`` is asked if there is one; if it cannot answer, the n-grams decide alone.
     """
 
     name = "reader"
@@ -209,29 +209,29 @@ class ReaderJudge:
 
     @property
     def at_work(self) -> str:
-        """Who reads."""
+        """Return the name of the feedback classifier in use."""
         return "reader (n-grams and classifier)" if self._classifier is not None else "reader (n-grams)"
 
     async def judge(self, case: Case) -> Verdict:
-        """What the next state says for sure; ``score`` None otherwise."""
+        """Return the verdict on the next state; ``score`` None unless it is sure."""
         begun = time.perf_counter()
         hearing = await self._hear(case)
         return self._verdict(case, hearing, seconds=time.perf_counter() - begun)
 
     async def explain(self, case: Case) -> Explanation:
-        """What each voice said, and the n-grams that weighed most."""
+        """Return each estimator's answer, and the n-grams with the highest weight."""
         hearing = await self._hear(case)
         verdict = self._verdict(case, hearing, seconds=0.0)
         lines = (f"rules: {verdict.score!r}: {verdict.note}",) if hearing is None else _told(hearing, case)
         return Explanation(judge=self.name, prompt_version=VERSION, ballots=lines, verdict=verdict, note=verdict.note)
 
     async def _hear(self, case: Case) -> Hearing | None:
-        """None where the user wrote nothing: tools' results are left to the rules."""
-        exchange, asked = written(case), self._classifier
-        if exchange is None or asked is None:
+        """Return None if the user wrote nothing: the rules read the tools' results."""
+        exchange, classifier = written(case), self._classifier
+        if exchange is None or classifier is None:
             return user_hearing(case)
-        said = await asked.read(exchange.request, reply_of(case), exchange.message)
-        return user_hearing(case, classifier=said, combination=asked.combination)
+        logprobs = await classifier.read(exchange.request, reply_of(case), exchange.message)
+        return user_hearing(case, classifier=logprobs, combination=classifier.combination)
 
     def _verdict(self, case: Case, hearing: Hearing | None, *, seconds: float) -> Verdict:
         reaction: Reaction = reaction_of(case) if hearing is None else heard_reaction(case, hearing)
@@ -242,17 +242,17 @@ class ReaderJudge:
 def _told(hearing: Hearing, case: Case) -> tuple[str, ...]:
     exchange = written(case)
     weighed = () if exchange is None else reasons(hearing, *exchange, reply=reply_of(case))
-    said = hearing.classifier
+    logprobs = hearing.classifier
     return (
         f"together: {_shares(hearing.estimate)} ({hearing.group})",
         f"n-grams: {_shares(hearing.ngrams)}",
-        "classifier: silent" if said is None else f"classifier: {_shares(said)}",
+        "classifier: silent" if logprobs is None else f"classifier: {_shares(logprobs)}",
         f"rules: {hearing.rules.score!r}: {hearing.rules.note}",
         "weighed most: " + ", ".join(f"{reason.feature!r} {reason.weight:+.2f}" for reason in weighed),
     )
 
 
 def _shares(logprobs: KindLogprobs) -> str:
-    """The kinds with five percent or more, likeliest first."""
+    """Return the kinds with five percent or more, likeliest first."""
     shares = sorted(((math.exp(value), kind) for kind, value in zip(KINDS, logprobs, strict=True)), reverse=True)
     return ", ".join(f"{kind} {share:.2f}" for share, kind in shares if share >= 0.05)

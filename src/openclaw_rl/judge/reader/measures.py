@@ -1,10 +1,10 @@
-"""A measure of replies that a remark names, as a plain sentence.
+"""A measure for replies in a remark, as a plain sentence.
 
-    named_measure("30 words is my limit")                     "Please answer in at most 30 words.": it says little else
-    missing_measure("Why go on? I want one sentence.", ...)   "Please answer in one sentence.": a reply had more
+    named_measure("30 words is my limit")                     "Please answer in at most 30 words.": the remark is short
+    missing_measure("Why go on? I want one sentence.", ...)   "Please answer in one sentence.": the reply had more
 
-Pure, and English alone. The sentence is made of the measure and of nothing else that was said, so no words of others
-can come in by it. "Write a poem in 30 words" is an errand: what names a thing to be made has no measure of replies.
+Pure, and English only. The sentence contains the measure and nothing else from the message, so it carries no foreign
+words. "Write a poem in 30 words" is an errand: a message that names a thing to make has no measure for replies.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from collections.abc import Callable, Sequence
 from openclaw_rl.judge.text import Sentence
 from openclaw_rl.text import NUMBER, items, number_of, sentence_count, word_count, words
 
-# The user's own sentence that carries an instruction or a fact, verbatim. Pure.
+# The user's own sentence with an instruction or a fact, verbatim. Pure.
 #
-# Only of a message that is surely all the user's own: no address, code, quotes, brackets, colon or dash in it, one
-# line, no words that point at what follows or report what somebody said, no question beside the sentence.
+# Only from a message that is surely the user's own: one line without address, code, quotes, brackets, colon or dash,
+# without words that point ahead or report speech, and without a question beside the sentence.
 
 LONGEST_SENTENCE = 6
-"""sentences in which an instruction is looked for; a longer message is a text, not a remark"""
+"""maximum sentences in a message with an instruction; a longer one is a text, not a remark"""
 _POINTS = re.compile(
     r"(?i)\b(?:these|following|below(?! (?:it|that)\b)|above|attached|copied|pasted)\b"
     r"|\bthis\s*(?:[.!?]|\Z)|\A\W*here\b"
@@ -39,7 +39,7 @@ _LEADS = re.compile(
 
 
 def carrier(own: str, sentences: Sequence[Sentence], weigh: Callable[[str], float]) -> str | None:
-    """The sentence of ``own`` that weighs most, as it was written; None where it may be somebody else's words."""
+    """Return the sentence of ``own`` with the highest weight, as written; None if it may contain foreign words."""
     if not sentences or len(sentences) > LONGEST_SENTENCE or may_be_foreign(own):
         return None
     if len(sentences) > 1 and any(sentence.asks for sentence in sentences):
@@ -49,12 +49,12 @@ def carrier(own: str, sentences: Sequence[Sentence], weigh: Callable[[str], floa
 
 
 def may_be_foreign(own: str) -> bool:
-    """Whether somebody else's words may be in a message."""
+    """Check if a message may contain other people's words."""
     return _FOREIGN.search(own) is not None or _POINTS.search(own) is not None
 
 
 def stripped(sentence: str) -> str:
-    """Without the words that only lead over to it."""
+    """Return the sentence without its lead-in words."""
     bare = _LEADS.sub("", sentence).strip()
     return bare if len(bare) >= 0.4 * len(sentence) else sentence.strip()
 
@@ -62,9 +62,9 @@ def stripped(sentence: str) -> str:
 # ruff: noqa: SIM905  (a list of words is read as a text)
 
 LONGEST = 14
-"""words of such a remark"""
+"""maximum words in such a remark"""
 MOST = 3
-"""words in it that are neither of the measure nor filler"""
+"""maximum words beside the measure and the filler"""
 _NUMBER = rf"(?P<number>{NUMBER})"
 _WORDS = (
     re.compile(
@@ -102,18 +102,18 @@ _FILLER = frozenset(
 
 
 def named_measure(own: str) -> str | None:
-    """The measure as a plain sentence; None where none is named, or one that the reply had, or that is not wanted.
+    """Return the measure as a plain sentence; None without one, or if it is rejected or describes the reply.
 
-    Only of a short remark that speaks of little else: another may measure a part, or a thing that is to be made.
+    Only for a short remark about little else: others may measure a part, or a thing to make.
     """
     bare = _LIMITS.sub(" ", own)
     if len(words(own)) > LONGEST or _AGAINST.search(bare.strip()) or _ERRAND.search(bare):
         return None
     for pattern, say in _SHAPES:
-        found = pattern.search(own)
-        if found is not None:
-            rest = f"{own[: found.start()]} {own[found.end() :]}"
-            return say(found) if len([word for word in words(rest) if word not in _FILLER]) <= MOST else None
+        match = pattern.search(own)
+        if match is not None:
+            remainder = f"{own[: match.start()]} {own[match.end() :]}"
+            return say(match) if len([word for word in words(remainder) if word not in _FILLER]) <= MOST else None
     return None
 
 
@@ -136,19 +136,19 @@ def _bullets(_found: re.Match[str]) -> str:
 _SHAPES = (*((pattern, _at_most) for pattern in _WORDS), (_SENTENCE, _one_sentence), (_BULLETS, _bullets))
 
 
-# --- of a complaint
+# --- in a complaint
 
 _BRIEF = 10
-"""words of a sentence that says of a reply that it is too long, and of nothing else"""
+"""maximum words in a sentence that only calls the reply too long"""
 _REMARK = 24
-"""words of a sentence in which a complaint names a measure"""
+"""maximum words in a sentence with a complaint's measure"""
 _OTHERS = re.compile(r"(?i)[\"“”«»`<>|\n]|https?://|\b(?:he|she|people|said|says|told|wrote)\b")
-"""signs of somebody else's words"""
+"""signs of other people's words"""
 _MADE = re.compile(
     r"(?i)\A\W*(?:(?:please|kindly|now|hi|hey|hello|can|could|would|will|you|i|need|want|to|help|me)\W+)*"
     r"(?:write|rewrite|draft|compose|translate|create|generate|make|design|code|edit|proofread|summari[sz]e|paraphrase)\b"
 )
-"""a request for a thing, which a measure may be of"""
+"""a request for a thing that a measure may describe"""
 _MAKE = re.compile(
     r"(?i)\b(?:write|draft|compose|translate|describe|explain|define|suggest)"
     r" (?!it|that|this|me|your|everything|all|the same)\w"
@@ -161,7 +161,7 @@ _RHETORICAL = re.compile(
     r"(?i)\b(?:can(?:['’]t|not)?|(?:could|would|will)(?:n['’]t)?)(?: not)? (?:you|it|this|that)(?: not)?\b"
     r"|\bwhy\b[^,.;!?]{0,16}?(?:n't|\b(?:not|no))\b"
 )
-"""what refuses nothing, though it is said with a no, as in "why is there no list?\""""
+"""phrases that refuse nothing despite a negation, as in "why is there no list?\""""
 _REFUSED = re.compile(
     r"(?i)(?:\b(?:no|not|never|without|stop|avoid|hate|drop|enough|instead of|than|at least|minimum)\b|n't\b)"
     r"[^,.;!?]{0,30}\Z|\b(?:add|cut|change|delete|remove|forgot|missing|left out) \Z"
@@ -180,25 +180,25 @@ _LIST = re.compile(r"(?i)\b(?:an?|as|into|in) (?:\w+ ){0,2}list\b(?! of)|\b(?:in
 
 
 def missing_measure(own: str, *, request: str, reply: str) -> str | None:
-    """The measure that a complaint names and the reply lacks; None where there is none.
+    """Return the measure that a complaint names and the reply lacks; None without one.
 
-    Whoever is not content with a long reply and speaks of one sentence wants one. Not where a thing was asked for, of
-    which the measure may be, nor a measure of a part, nor what may be somebody else's words.
+    A complaint about a long reply that mentions one sentence asks for one. None if the request was for a thing that the
+    measure may describe, for the measure of a part, and for words that may be foreign.
     """
     if _OTHERS.search(own) or _MADE.search(request):
         return None
     sentences = re.split(r"(?<=[.!?…])\s+", own.strip())
     for sentence in sentences:
-        if any("?" in one and not _complains(one) for one in sentences if one is not sentence):
-            continue  # what stands beside a question may be what it is about
+        if any("?" in question and not _complains(question) for question in sentences if question is not sentence):
+            continue  # the text beside a question may be its subject
         if len(words(sentence)) > _REMARK or _MAKE.search(sentence):
             continue
         for pattern, say, lacks in _LACKED:
-            found = pattern.search(sentence)
-            if found is None or not lacks(reply, found) or may_be_foreign(own.replace(found[0], "")):
+            match = pattern.search(sentence)
+            if match is None or not lacks(reply, match) or may_be_foreign(own.replace(match[0], "")):
                 continue
-            if not _REFUSED.search(_RHETORICAL.sub("", sentence[: found.start()])):
-                return say(found)
+            if not _REFUSED.search(_RHETORICAL.sub("", sentence[: match.start()])):
+                return say(match)
     return None
 
 
@@ -207,24 +207,24 @@ _LENGTHY = re.compile(
     r"|much (?:text|to read))|long-?winded|(?:are|'re) (?:rambling|waffling)|talk too much)\b"
 )
 _WORTH_SHORTENING = 30
-"""words of a reply from which on it can be too long for somebody who gives no measure"""
+"""minimum words in a reply that is too long without a measure"""
 
 
 def shorter(own: str, *, request: str, reply: str) -> str | None:
-    """The rule in a complaint that a reply is too long, if it says so in a sentence of its own; None elsewhere."""
+    """Return the rule in a complaint that a reply is too long, if one sentence is about this alone; None otherwise."""
     if _OTHERS.search(own) or _MADE.search(request) or word_count(reply) < _WORTH_SHORTENING:
         return None
     for sentence in re.split(r"(?<=[.!?…])\s+", own.strip()):
-        found = _LENGTHY.search(sentence)
-        if found is None or len(words(sentence)) > _BRIEF or _PART.search(sentence):
+        match = _LENGTHY.search(sentence)
+        if match is None or len(words(sentence)) > _BRIEF or _PART.search(sentence):
             continue
-        if not _REFUSED.search(_RHETORICAL.sub("", sentence[: found.start()])):
+        if not _REFUSED.search(_RHETORICAL.sub("", sentence[: match.start()])):
             return "Please keep it shorter."
     return None
 
 
 def _complains(question: str) -> bool:
-    """Whether a question is one about the reply: why it is so."""
+    """Check if a question is about the reply: why it is so."""
     return re.match(r"(?i)\W{0,8}why\b", question) is not None
 
 

@@ -1,7 +1,7 @@
 """The hashed n-gram model: a table of small integers, read with the standard library alone.
 
-A feature's hash names its slot, eight more bits of it must agree with what the slot was filled with, so that an n-gram
-never seen in training counts for nothing and not for what happens to lie in its slot.
+A feature's hash names its slot, and eight more of its bits must match the slot's check, so that an n-gram unseen in
+training has no weight instead of another's.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from openclaw_rl.judge.reader.combination import KINDS, KindLogprobs, MessageKin
 from openclaw_rl.judge.text import stretches_of
 from openclaw_rl.preferences.features import ASKS, CJK, QUOTED, TOKEN, Family, bounded, bucket, own_families, place
 
-# What the n-gram model sees of a message: its words, its letters, and how they meet the request and the reply. Pure.
+# Features of a message for the n-gram model: its words, its letters, and its overlap with request and reply. Pure.
 #
-# The request and the reply are never read by themselves: only what the message shares with them counts, so that the
-# model cannot learn that some topics, or long replies, are complained about.
+# The request and the reply never count by themselves, only their overlap with the message, so that the model cannot
+# learn that some topics, or long replies, attract complaints.
 
 
 def families(request: str, reply: str, message: str, *, context: bool = True) -> tuple[Family, ...]:
-    """All features of ``message``; without ``context`` what it shares with the request and the reply is left out."""
+    """Return all features of ``message``; without ``context``, omit its overlap with the request and the reply."""
     own = own_families(message)
     if not context:
         return own
     request, reply, message = bounded(request), bounded(reply), bounded(message)
-    asked, told = _units(request), _units(reply)
+    request_units, reply_units = _units(request), _units(reply)
     return (
         *own,
-        Family(names=list(_skeleton(message, asked, told)), weight=0.7, shared=True),
-        Family(names=list(_meeting(reply, message, asked, told)), weight=0.7, shared=True),
+        Family(names=list(_skeleton(message, request_units, reply_units)), weight=0.7, shared=True),
+        Family(names=list(_meeting(reply, message, request_units, reply_units)), weight=0.7, shared=True),
         Family(names=list(_place(request, reply, message)), weight=0.7, shared=True),
     )
 
 
 def _place(request: str, reply: str, message: str) -> Iterator[str]:
-    """Where it is said, what is pasted, and the signs of an agent's failure or of the user's consent."""
+    """Yield the channel, pasted text, and the signs of an agent's failure or of the user's consent."""
     channel = channel_of_texts(request, reply, message)
     parts = stretches_of(message)
     pasted = sum(part.pasted for part in parts)
@@ -58,22 +58,22 @@ def _place(request: str, reply: str, message: str) -> Iterator[str]:
 
 
 def _units(text: str) -> frozenset[str]:
-    """What two texts can share: beginnings of longer words, numbers, pairs of unspaced characters."""
+    """Return the units that texts can share: stems of longer words, numbers, pairs of unspaced characters."""
     plain = unicodedata.normalize("NFKC", text).lower()
-    found = TOKEN.findall(plain)
-    pairs = {a + b for a, b in pairwise(found) if CJK.match(a) and CJK.match(b)}
-    return frozenset(pairs | {unit for word in found if (unit := _unit(word))})
+    tokens = TOKEN.findall(plain)
+    pairs = {a + b for a, b in pairwise(tokens) if CJK.match(a) and CJK.match(b)}
+    return frozenset(pairs | {unit for word in tokens if (unit := _unit(word))})
 
 
 def _unit(word: str) -> str:
-    """The beginning of a longer word (its end changes with grammar), a number whole; else nothing."""
+    """Return a longer word's stem (its end varies with grammar) or a number; otherwise an empty text."""
     if word[0].isdigit():
         return word
     return word[:5] if len(word) >= 4 and word[0].isalpha() and not CJK.match(word) else ""
 
 
 def _skeleton(message: str, asked: frozenset[str], told: frozenset[str]) -> Iterator[str]:
-    """The message with what it shares with the request or the reply put as signs: "not <reply> but <new number>"."""
+    """Yield the message's runs with words of the request or the reply as signs: "not <reply> but <new number>"."""
     plain = unicodedata.normalize("NFKC", message).lower().replace("’", "'")
     raw = TOKEN.findall(plain)
     signs: list[str] = []
@@ -99,25 +99,25 @@ def _sign(unit: str, asked: frozenset[str], told: frozenset[str]) -> str:
 
 
 def _meeting(reply: str, message: str, asked: frozenset[str], told: frozenset[str]) -> Iterator[str]:
-    """How much of the message was in the request or the reply; what it quotes; whether the reply asked something."""
-    said = _units(message)
+    """Yield the message's overlap with the request and the reply, its quotes, and the reply's question."""
+    units = _units(message)
     steps = (0.01, 0.2, 0.4, 0.6, 0.8)
-    of_request = len(said & asked) / len(said) if said else 0.0
-    of_reply = len(said & told) / len(said) if said else 0.0
-    again = len(said & asked) / len(asked) if asked else 0.0
+    of_request = len(units & asked) / len(units) if units else 0.0
+    of_reply = len(units & told) / len(units) if units else 0.0
+    again = len(units & asked) / len(asked) if asked else 0.0
     yield f"m request {bucket(of_request, steps)}"
     yield f"m reply {bucket(of_reply, steps)}"
     yield f"m again {bucket(again, steps)}"
     yield f"m request {bucket(of_request, steps)} reply {bucket(of_reply, steps)}"
-    only_told = said & (told - asked)
-    yield f"m of the reply alone {bucket(len(only_told), (1, 2, 4))}"
+    reply_only = units & (told - asked)
+    yield f"m of the reply alone {bucket(len(reply_only), (1, 2, 4))}"
     asks = bool(ASKS.search(reply[-160:].rstrip()))
     yield f"m the reply asks {int(asks)}"
-    yield f"m the reply asks {int(asks)} length {bucket(len(said), (1, 3, 6, 12))}"
-    numbers = {unit for unit in said if unit[0].isdigit()}
+    yield f"m the reply asks {int(asks)} length {bucket(len(units), (1, 3, 6, 12))}"
+    numbers = {unit for unit in units if unit[0].isdigit()}
     if numbers:
-        known = f"told {int(bool(numbers & told))} asked {int(bool(numbers & asked))}"
-        yield f"m numbers new {int(bool(numbers - asked - told))} {known}"
+        origin = f"told {int(bool(numbers & told))} asked {int(bool(numbers & asked))}"
+        yield f"m numbers new {int(bool(numbers - asked - told))} {origin}"
         if any(unit[0].isdigit() for unit in told) and numbers - told:
             yield "m another number than the reply's"
     quoted = [quote.lower() for quote in QUOTED.findall(message)]
@@ -132,7 +132,7 @@ SHIPPED = Path(__file__).parent / "ngrams.bin"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """A feature of the message and how much it spoke for a kind, against the mean of all kinds."""
+    """A feature of the message and its weight for a kind, relative to the mean of all kinds."""
 
     feature: str
     weight: float
@@ -140,8 +140,10 @@ class Reason:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NgramModel:
-    """``checks`` `[slots]`, 0 where a slot is empty; ``table`` `[slots * 6]` in int8; a weight is its entry times
-    ``scale`` of its kind."""
+    """The model's arrays: ``checks`` `[slots]`, 0 for an empty slot, and ``table`` `[slots * 6]` in int8.
+
+    A weight is its entry in ``table`` times its kind's ``scale``.
+    """
 
     checks: bytes
     table: memoryview
@@ -150,7 +152,7 @@ class NgramModel:
     context: bool
 
     def logprobs(self, request: str, reply: str, message: str) -> KindLogprobs:
-        """What the message is, by its words and by what they share with the request and the reply."""
+        """Return the log-probs of the kinds, by the message's words and its overlap with the request and the reply."""
         sums = [0.0] * len(KINDS)
         for _, value, at in self._found(request, reply, message):
             for kind in range(len(KINDS)):
@@ -160,15 +162,15 @@ class NgramModel:
         )
 
     def reasons(self, request: str, reply: str, message: str, kind: MessageKind, *, most: int) -> tuple[Reason, ...]:
-        """The features that weighed most for ``kind``."""
-        column, found = KINDS.index(kind), []
+        """Return the features with the highest weight for ``kind``."""
+        column, ranked = KINDS.index(kind), []
         for name, value, at in self._found(request, reply, message):
-            weights = [self.table[at + other] * self.scale[other] for other in range(len(KINDS))]
-            found.append(Reason(feature=name, weight=value * (weights[column] - sum(weights) / len(weights))))
-        return tuple(sorted(found, key=lambda reason: -reason.weight)[:most])
+            weights = [self.table[at + index] * self.scale[index] for index in range(len(KINDS))]
+            ranked.append(Reason(feature=name, weight=value * (weights[column] - sum(weights) / len(weights))))
+        return tuple(sorted(ranked, key=lambda reason: -reason.weight)[:most])
 
     def _found(self, request: str, reply: str, message: str) -> Iterator[tuple[str, float, int]]:
-        """Each known feature with its value and the place of its weights."""
+        """Yield each known feature with its value and its weights' offset."""
         slots = len(self.checks)
         for family in families(request, reply, message, context=self.context):
             names = dict.fromkeys(family.names)
@@ -180,7 +182,7 @@ class NgramModel:
 
 
 def pack(model: NgramModel) -> bytes:
-    """The model as a file."""
+    """Return the model as a file."""
     head = {
         "slots": len(model.checks),
         "scale": list(model.scale),
@@ -192,18 +194,18 @@ def pack(model: NgramModel) -> bytes:
 
 
 def unpack(data: bytes, *, name: str) -> NgramModel:
-    """The model of a file; raises ConfigError for one that is damaged or of other kinds."""
+    """Return a file's model; raises ConfigError if it is damaged or has other kinds."""
     try:
         if not data.startswith(MAGIC):
             raise ValueError("it does not begin like one")
         end = data.index(b"\n", len(MAGIC))
         head = json.loads(data[len(MAGIC) : end])
-        slots, rest = head["slots"], data[end + 1 :]
-        if head["kinds"] != list(KINDS) or len(rest) != slots * (1 + len(KINDS)):
-            raise ValueError(f"{len(rest)} bytes for {slots} slots of {head['kinds']}")
+        slots, body = head["slots"], data[end + 1 :]
+        if head["kinds"] != list(KINDS) or len(body) != slots * (1 + len(KINDS)):
+            raise ValueError(f"{len(body)} bytes for {slots} slots of {head['kinds']}")
         return NgramModel(
-            checks=rest[:slots],
-            table=memoryview(rest)[slots:].cast("b"),
+            checks=body[:slots],
+            table=memoryview(body)[slots:].cast("b"),
             scale=tuple(head["scale"]),
             bias=tuple(head["bias"]),
             context=bool(head["context"]),
@@ -216,5 +218,5 @@ def unpack(data: bytes, *, name: str) -> NgramModel:
 
 @cache
 def shipped_ngrams() -> NgramModel:
-    """The model that comes with the package."""
+    """Return the model shipped with the package."""
     return unpack(SHIPPED.read_bytes(), name=str(SHIPPED))

@@ -1,7 +1,7 @@
-"""Fit the combination on held-out voices at the rates of real talk: weights, and thresholds that keep a precision.
+"""Fits the combination on held-out annotator personas at the rates of real conversations: weights and thresholds.
 
-Most lines were written to be told apart, with as many complaints as errands. So each line counts as often as its kind
-is met in real talk, and lines of voices that were written at real rates count most.
+Most lines were written to be distinguishable, with as many complaints as errands. So each line is weighted by its
+kind's frequency in real conversations, and lines of personas written at real rates weigh most.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from openclaw_rl.judge.channel import Channel
 from openclaw_rl.judge.reaction import read
 from openclaw_rl.judge.reader.combination import BAD, GOOD, KINDS, PLACES, MessageKind, Place, Thresholds, Weights
 
-# A smooth loss made small: L-BFGS with numpy alone. Deterministic.
+# L-BFGS minimisation of a smooth loss with numpy alone. Deterministic.
 
 Array = np.ndarray[Any, Any]
 
 
 def softmax(logits: Array) -> Array:
-    """Of each row."""
+    """Return the softmax of each row."""
     raised: Array = np.exp(logits - logits.max(1, keepdims=True))
     total: Array = raised.sum(1, keepdims=True)
     return raised / total
 
 
 def minimised(loss: Callable[[Array], tuple[float, Array]], start: Array, *, steps: int, memory: int = 8) -> Array:
-    """L-BFGS with a halving line search; ends where a step gains under a thousandth of a percent."""
+    """Minimise by L-BFGS with a halving line search; stop if a step gains under a thousandth of a percent."""
     at, (value, slope) = start, loss(start)
     pairs: list[tuple[Array, Array, float]] = []
     for _ in range(steps):
@@ -60,28 +60,29 @@ def minimised(loss: Callable[[Array], tuple[float, Array]], start: Array, *, ste
 
 
 def _curved(slope: Array, pairs: Sequence[tuple[Array, Array, float]]) -> Array:
-    """The slope times the inverse curvature that the last steps showed."""
-    found, factors = slope.copy(), []
+    """Return the slope times the inverse curvature that the last steps showed."""
+    direction, factors = slope.copy(), []
     for step, change, inverse in reversed(pairs):
-        factor = inverse * float(step @ found)
-        found -= factor * change
+        factor = inverse * float(step @ direction)
+        direction -= factor * change
         factors.append(factor)
     if pairs:
         step, change, inverse = pairs[-1]
-        found *= 1.0 / (inverse * float(change @ change))
+        direction *= 1.0 / (inverse * float(change @ change))
     for (step, change, inverse), factor in zip(pairs, reversed(factors), strict=True):
-        found += (factor - inverse * float(change @ found)) * step
-    return found
+        direction += (factor - inverse * float(change @ direction)) * step
+    return direction
 
 
-# The labelled lines of `data/voices` and `data/phrases`, and how voices are held out: whole, never by lines.
+# Labelled lines of `data/voices` and `data/phrases`; folds hold out whole annotator personas, never single lines.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One labelled exchange: line ``index`` (from 0) of ``voice``. The files call the kind mixed ``praise_rule``.
+    """One labelled exchange: line ``index`` (from 0) of the persona ``voice``. The files name the kind mixed
+    ``praise_rule``.
 
-    ``channel`` is that of a voice written at the rates of real talk, None of any other.
+    ``channel`` is set for a persona written at the rates of real conversations, None for others.
     """
 
     voice: str
@@ -97,7 +98,7 @@ class Line:
 
 
 def read_voices(folder: Path) -> dict[str, list[Line]]:
-    """Every voice's lines, sorted by voice; raises ConfigError naming the file and line that is wrong."""
+    """Return every persona's lines, sorted by persona; raises ConfigError with the faulty file and line."""
     files = sorted(folder.glob("*.jsonl"))
     if not files:
         raise ConfigError(f"no voices in {folder}", remedy="give the folder data/voices of the source: a .jsonl each")
@@ -106,9 +107,9 @@ def read_voices(folder: Path) -> dict[str, list[Line]]:
 
 def _voice(file: Path) -> list[Line]:
     try:
-        head, *rest = [json.loads(text) for text in file.read_text(encoding="utf-8").splitlines() if text.strip()]
+        head, *rows = [json.loads(text) for text in file.read_text(encoding="utf-8").splitlines() if text.strip()]
         about = {"file": file, "language": head["language"], "channel": head.get("channel")}
-        return [_line(row, index=index, **about) for index, row in enumerate(rest)]
+        return [_line(row, index=index, **about) for index, row in enumerate(rows)]
     except (ValueError, KeyError, TypeError) as error:
         remedy = "the first line has voice and language, every other one request, reply, next, kind, hint, tags"
         raise ConfigError(f"{file}: {error}", remedy=remedy) from error
@@ -137,31 +138,32 @@ def _line(row: Mapping[str, Any], *, file: Path, index: int, language: str, chan
 
 
 PHRASEBOOK = "phrases-"
-"""how the voice of a phrasebook's lines begins: many speakers, so each line counts as a voice of its own"""
+"""start of a phrasebook line's persona: the lines have many speakers, so each counts as a persona of its own"""
 
 
 def read_phrases(folder: Path, voices: Mapping[str, Sequence[Line]], *, seed: int = 0) -> list[Line]:
-    """The lines of every phrasebook. Of those without a request and a reply of their own every other one is put after
-    those of a line of ``voices`` in that language."""
-    found = []
+    """Return the lines of every phrasebook.
+
+    About half of those without a request and a reply of their own get these from a line of ``voices`` in that language.
+    """
+    phrases = []
     for file in sorted(folder.glob("*.tsv")):
         rng = random.Random(f"{seed} {file.stem}")
-        known = [line for lines in voices.values() for line in lines if line.language == file.stem]
+        candidates = [line for lines in voices.values() for line in lines if line.language == file.stem]
         for index, text in enumerate(file.read_text(encoding="utf-8").splitlines()):
-            kind, said, hint, *before = text.split("\t")
+            kind, message, hint, *before = text.split("\t")
             if not before:
-                line = rng.choice(known) if known and rng.random() < 0.5 else None
+                line = rng.choice(candidates) if candidates and rng.random() < 0.5 else None
                 before = [line.request, line.reply] if line else ["", ""]
-            row = {"kind": kind, "next": said, "hint": hint or None, "tags": ["phrase"]}
+            row = {"kind": kind, "next": message, "hint": hint or None, "tags": ["phrase"]}
             row |= {"request": before[0], "reply": before[1]}
             spoken = _line(row, file=file, index=index, language=file.stem)
-            found.append(replace(spoken, voice=f"{PHRASEBOOK}{file.stem}-{index}"))
-    return found
+            phrases.append(replace(spoken, voice=f"{PHRASEBOOK}{file.stem}-{index}"))
+    return phrases
 
 
 def dealt(voices: Mapping[str, Sequence[Line]], folds: int, *, seed: int) -> dict[str, int]:
-    """The fold of each voice: every language, and the voices of real rates, are spread over the folds as evenly as it
-    goes."""
+    """Return each persona's fold: languages, and the personas at real rates, are spread as evenly as possible."""
     rng = random.Random(seed)
     by_language: dict[tuple[str, str], list[str]] = {}
     for voice, lines in voices.items():
@@ -171,7 +173,7 @@ def dealt(voices: Mapping[str, Sequence[Line]], folds: int, *, seed: int) -> dic
 
 
 def some_voices(voices: Mapping[str, Sequence[Line]], count: int, *, seed: int) -> list[str]:
-    """``count`` of the voices, the languages in turn."""
+    """Return ``count`` of the personas, cycling through the languages."""
     rank = dealt(voices, len(voices), seed=seed)
     stride = max(1, len(rank) // max(1, count))
     order = sorted(rank, key=lambda voice: (rank[voice] % stride, rank[voice]))
@@ -179,24 +181,24 @@ def some_voices(voices: Mapping[str, Sequence[Line]], count: int, *, seed: int) 
 
 
 PRECISION = 0.85
-"""asked of complaints and praise at real rates"""
+"""required precision of complaints and praise at real rates"""
 FLOOR = 0.8
-"""precision of voices that set no threshold themselves, below which a place is silent"""
+"""precision on personas that set no threshold, below which a place is silent"""
 SPARE = 0.5
-"""false alarms that are counted beside those that were seen"""
+"""false alarms added to the observed ones"""
 RULES = 0.02
-"""share of messages that are a rule, in either channel"""
+"""share of rules among messages, in either channel"""
 REAL = 0.5
-"""what lines of real rates count for among those of their kind, where there are any"""
+"""weight of lines at real rates within their kind, if there are any"""
 FEWEST = 100
-"""lines without which a place has no threshold"""
+"""minimum lines for a threshold at a place"""
 UNWANTED = 0.003
-"""share of messages without a rule that may be given one"""
+"""allowed share of messages without a rule that are mistaken for one"""
 FACT_PRECISION = 0.75
 FEWEST_RIGHT = 5
-"""true alarms without which there is no threshold"""
+"""minimum true alarms for a threshold"""
 PULL = 30.0
-"""how strongly a place's weights are held to those of all together, in lines"""
+"""strength of the pull on a place's weights towards the pooled weights, in lines"""
 _IS_BAD = np.array([kind in BAD for kind in KINDS])
 _IS_GOOD = np.array([kind in GOOD for kind in KINDS])
 _RULE, _FACT = KINDS.index("rule"), KINDS.index("fact")
@@ -204,9 +206,9 @@ _RULE, _FACT = KINDS.index("rule"), KINDS.index("fact")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heard:
-    """Out-of-fold answers to the same lines: log-probs `[N, 6]`, the rules' scores (0: silent), the right kinds.
+    """Out-of-fold answers to the same lines: log-probs `[N, 6]`, the rules' scores (0: silent), the correct kinds.
 
-    ``channels`` are those of voices at real rates; "" of any other.
+    ``channels`` is set for personas at real rates; "" for others.
     """
 
     ngrams: Array
@@ -218,7 +220,7 @@ class Heard:
     channels: Array
 
     def only(self, chosen: Array) -> Heard:
-        """The chosen lines."""
+        """Return the chosen lines."""
         classifier = None if self.classifier is None else self.classifier[chosen]
         return Heard(
             ngrams=self.ngrams[chosen],
@@ -232,15 +234,15 @@ class Heard:
 
 
 def rules_score(line: Line) -> int:
-    """What the rules say of a line; a wish alone says nothing."""
-    found = read(line.next, request=line.request, reply=line.reply)
-    return 0 if found.wish else found.score or 0
+    """Return the rules' score of a line; a wish alone scores 0."""
+    reaction = read(line.next, request=line.request, reply=line.reply)
+    return 0 if reaction.wish else reaction.score or 0
 
 
 def real_weights(heard: Heard, channel: Channel) -> Array:
-    """How often each line counts `[N]`: kinds as often as in real talk, and together as many as they speak for.
+    """Return each line's weight `[N]`: its kind's share in real conversations, scaled to the effective number of lines.
 
-    Without a line of the channel at real rates, the rates are those of chats, where complaints are rarer.
+    Without a line of the channel at real rates, chat rates apply, with fewer complaints.
     """
     real = heard.channels == channel
     base = BASE[channel if real.any() else "chat"]
@@ -259,7 +261,7 @@ def real_weights(heard: Heard, channel: Channel) -> Array:
 
 
 def estimates(heard: Heard, weights: Weights) -> Array:
-    """The combined probabilities `[N, 6]`."""
+    """Return the combined probabilities `[N, 6]`."""
     return softmax(_logits(heard, _flat(weights)))
 
 
@@ -268,7 +270,7 @@ def _flat(weights: Weights) -> Array:
 
 
 def _parts(heard: Heard) -> list[Array]:
-    """What each of the first four weights multiplies `[N, 6]`."""
+    """Return the factor of each of the first four weights `[N, 6]`."""
     return [
         heard.ngrams,
         np.zeros_like(heard.ngrams) if heard.classifier is None else heard.classifier,
@@ -278,18 +280,18 @@ def _parts(heard: Heard) -> list[Array]:
 
 
 def _logits(heard: Heard, flat: Array) -> Array:
-    found: Array = sum(weight * part for weight, part in zip(flat[:4], _parts(heard), strict=True)) + flat[4:]
-    return found
+    logits: Array = sum(weight * part for weight, part in zip(flat[:4], _parts(heard), strict=True)) + flat[4:]
+    return logits
 
 
 def combination_weights(heard: Heard, counts: Array, prior: Array, *, pull: float) -> Array:
-    """Logistic combination of lines that count so often, held to ``prior``."""
-    parts, wanted = _parts(heard), np.eye(len(KINDS))[heard.target]
+    """Return logistic combination weights for lines with these counts, pulled towards ``prior``."""
+    parts, one_hot = _parts(heard), np.eye(len(KINDS))[heard.target]
 
     def loss(flat: Array) -> tuple[float, Array]:
-        found = softmax(sum(w * part for w, part in zip(flat[:4], parts, strict=True)) + flat[4:])
-        gap, off = (found - wanted) * counts[:, None], flat - prior
-        missed = -np.log(found[np.arange(len(wanted)), heard.target] + 1e-12)
+        estimate = softmax(sum(w * part for w, part in zip(flat[:4], parts, strict=True)) + flat[4:])
+        gap, off = (estimate - one_hot) * counts[:, None], flat - prior
+        missed = -np.log(estimate[np.arange(len(one_hot)), heard.target] + 1e-12)
         slope = np.array([*(float((gap * part).sum()) for part in parts), *gap.sum(0)])
         return float((counts * missed).sum() + 0.5 * pull * (off**2).sum()), slope + pull * off
 
@@ -297,33 +299,33 @@ def combination_weights(heard: Heard, counts: Array, prior: Array, *, pull: floa
 
 
 def threshold(score: Array, right: Array, counts: Array, *, precision: float) -> float | None:
-    """The lowest value from which on ``precision`` is kept, `SPARE` false alarms beside those seen; else None."""
+    """Return the lowest value that keeps ``precision`` with `SPARE` false alarms added to those observed; else None."""
     order = np.argsort(-score, kind="stable")
     order = order[(counts[order] > 0) & (score[order] > 0)]
     wrong = counts * ~right
     if not len(order) or not wrong.any():
         return None
-    one = (wrong**2).sum() / wrong.sum()
+    unit = (wrong**2).sum() / wrong.sum()
     true, false = np.cumsum((counts * right)[order]), np.cumsum(wrong[order])
     fine = np.flatnonzero(
-        (np.cumsum(right[order]) >= FEWEST_RIGHT) & (true >= precision * (true + false + SPARE * one))
+        (np.cumsum(right[order]) >= FEWEST_RIGHT) & (true >= precision * (true + false + SPARE * unit))
     )
     return float(score[order[fine[-1]]]) if len(fine) else None
 
 
 def rule_threshold(score: Array, wanted: Array, counts: Array, *, unwanted: float) -> float | None:
-    """The lowest value at which at most ``unwanted`` of the messages without a rule are taken for one."""
-    others = np.flatnonzero(~wanted & (counts > 0))
-    if not len(others):
+    """Return the lowest value at which at most ``unwanted`` of the messages without a rule are mistaken for one."""
+    without_rule = np.flatnonzero(~wanted & (counts > 0))
+    if not len(without_rule):
         return None
-    order = others[np.argsort(-score[others], kind="stable")]
+    order = without_rule[np.argsort(-score[without_rule], kind="stable")]
     taken = np.cumsum(counts[order]) / counts[order].sum()
     allowed = int((taken <= unwanted).sum())
     return float(max(0.35, score[order[allowed]] + 1e-6)) if allowed < len(order) else 0.35
 
 
 def thresholds(found: Array, heard: Heard, counts: Array) -> Thresholds:
-    """What keeps the precision on these lines."""
+    """Return the thresholds that keep the precision on these lines."""
     kinds, rules = np.array(KINDS)[heard.target], heard.rules
     bad, good = found[:, _IS_BAD].sum(1), found[:, _IS_GOOD].sum(1)
     rule, fact = found[:, _RULE] + found[:, KINDS.index("mixed")], found[:, _FACT]
@@ -346,7 +348,7 @@ def thresholds(found: Array, heard: Heard, counts: Array) -> Thresholds:
 
 
 def calibrated(heard: Heard) -> dict[Place, Weights]:
-    """Weights and thresholds for every place; one with too few lines has the weights of all and is silent."""
+    """Return weights and thresholds for every place; one with too few lines gets the pooled weights and is silent."""
     start = np.array([0.5, 0.0 if heard.classifier is None else 0.7, 1.0, 1.0, *np.zeros(len(KINDS))])
     pooled = combination_weights(heard, real_weights(heard, "chat"), start, pull=1.0)
     table: dict[Place, Weights] = {}
@@ -362,20 +364,22 @@ def calibrated(heard: Heard) -> dict[Place, Weights]:
 
 
 def silenced(table: Mapping[Place, Weights], heard: Heard, scores: Array) -> dict[Place, Weights]:
-    """The table without the thresholds of a place in which ``scores``, given by those of other voices, are below the
-    floor at real rates."""
-    found = dict(table)
+    """Return the table without the thresholds of a place in which ``scores`` are below the floor at real rates.
+
+    Each line's score is by a table fitted on other personas.
+    """
+    result = dict(table)
     for (group, channel), weights in table.items():
         here = np.flatnonzero((heard.groups == group) & ((heard.channels == channel) | (heard.channels == "")))
         counts = real_weights(heard.only(here), channel)
         kinds, limits = np.array(KINDS)[heard.target[here]], weights.thresholds
         for sign, right in ((-1, np.isin(kinds, BAD)), (1, np.isin(kinds, GOOD))):
-            said = counts * (scores[here] == sign)
-            if (said * right).sum() < FLOOR * said.sum() or not said.any():
+            alarmed = counts * (scores[here] == sign)
+            if (alarmed * right).sum() < FLOOR * alarmed.sum() or not alarmed.any():
                 never = {"bad": None, "bad_with_rules": None} if sign < 0 else {"good": None, "good_with_rules": None}
                 limits = replace(limits, **never)
-        found[group, channel] = replace(weights, thresholds=limits)
-    return found
+        result[group, channel] = replace(weights, thresholds=limits)
+    return result
 
 
 def _weights(flat: Array) -> Weights:
