@@ -1,4 +1,4 @@
-"""A sequence-classification model as a judge: the probability p of "served well" is the score 2p - 1."""
+"""A sequence-classification model as a judge: the probability p of "served well" becomes the score 2p - 1."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from openclaw_rl.types import Verdict
 
 
 class ClassifierJudge:
-    """Asks ``classifier`` about the user's own words; silent where there are none or the model says "neither".
+    """Asks ``classifier`` about the user's own words; silent without any, or if "neither" is the most probable.
 
     Hints are the user's own words.
     """
@@ -26,27 +26,27 @@ class ClassifierJudge:
 
     @property
     def at_work(self) -> str:
-        """The model that scores."""
+        """Return the scoring model's name."""
         return f"the classifier {self._classifier.name}"
 
     async def judge(self, case: Case) -> Verdict:
-        """The model's score; raises JudgeUnavailable while it cannot be asked."""
+        """Return a verdict with the model's score; raises JudgeUnavailable while it is down."""
         begun = time.perf_counter()
         after = user_text(case.outcome.next_state)
         if not after:
             return self._verdict(case, None, "the user wrote nothing", begun)
         try:
-            found = await self._classifier.classify(
+            opinion = await self._classifier.classify(
                 request=request_of(case), reply=case.turn.completion.reply.content, after=after
             )
         except BackendDown as error:
             raise JudgeUnavailable(f"the classifier cannot answer: {error.what}", remedy=error.remedy) from error
         except BackendError as error:
             return self._verdict(case, None, f"the classifier failed: {error.what}"[:300], begun)
-        return self._verdict(case, score_of(found), _note(found), begun)
+        return self._verdict(case, score_of(opinion), _note(opinion), begun)
 
     async def explain(self, case: Case) -> Explanation:
-        """The probabilities and the verdict they lead to."""
+        """Return the probabilities and the resulting verdict."""
         verdict = await self.judge(case)
         return Explanation(judge=self.name, ballots=(verdict.note,), verdict=verdict, note=verdict.note)
 
@@ -64,7 +64,7 @@ class ClassifierJudge:
 
 
 def score_of(found: ClassifierOpinion) -> float | None:
-    """2p - 1, in -1 .. 1; None where "neither" is the most probable."""
+    """Return 2p - 1, in -1 .. 1; None if "neither" is the most probable."""
     return None if found.neutral > 0.5 else 2 * found.positive - 1
 
 

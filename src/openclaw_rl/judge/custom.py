@@ -1,7 +1,7 @@
 """A user's own judge: a function ``(prompt, reply, next_state) -> score``, or a reward model by the published contract.
 
-A reward model gives the probability p that a reply was good. Its verdict has the score 2p - 1, so that a half is 0,
-"ambiguous"; its one vote is that score rounded: +1 above 3/4, -1 below 1/4, 0 between.
+A reward model returns the probability p that a reply was good. Its verdict has the score 2p - 1, so that 1/2 becomes 0,
+"ambiguous"; its one vote is the rounded score: +1 above p = 3/4, -1 below 1/4, 0 between.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class CustomJudge:
         self._score = score
 
     async def judge(self, case: Case) -> Verdict:
-        """The function's score. It may raise JudgeUnavailable to be asked again later."""
+        """Return the function's score as a verdict; it may raise JudgeUnavailable to be asked again later."""
         begun = time.perf_counter()
         score, note = await self._call(case)
         hints = filter_hints(user_hints(case), reply=case.turn.completion.reply.content, limits=self._limits)
@@ -55,15 +55,15 @@ class CustomJudge:
         )
 
     def votes(self, score: float | None) -> tuple[int | None, ...]:
-        """The votes behind a score: a function has none."""
+        """Return the votes behind a score; a function has none."""
         return ()
 
     def given(self, case: Case) -> tuple[Any, ...]:
-        """What the function is called with."""
+        """Return the function's arguments."""
         return case.turn.prompt, case.turn.completion.reply.content, case.outcome.next_state
 
     def read(self, value: Any) -> tuple[float | None, str]:
-        """The score that a value stands for, and a note."""
+        """Return a value's score and a note."""
         if value is None:
             return None, "abstained"
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
@@ -81,7 +81,7 @@ class CustomJudge:
         return self.read(value)
 
     async def _value(self, case: Case) -> Any:
-        """A plain function runs in a thread, so that a slow one holds up nobody."""
+        """Call the function, a plain one in a thread, so that a slow one does not block the loops."""
         if inspect.iscoroutinefunction(self._score):
             return await self._score(*self.given(case))
         value = await anyio.to_thread.run_sync(self._score, *self.given(case))
@@ -95,36 +95,36 @@ class RewardModelJudge(CustomJudge):
         super().__init__(model.score, limits=limits, name=name)  # type: ignore[arg-type]
 
     def given(self, case: Case) -> tuple[Any, ...]:
-        """Conversation, reply and what came after it, as plain text."""
+        """Return conversation, reply and next state as plain text."""
         after = as_text(case.outcome.next_state)
         return as_text(case.turn.prompt.messages), spoken(case.turn.completion.reply), after
 
     def read(self, value: Any) -> tuple[float | None, str]:
-        """2p - 1; a number outside 0 .. 1 is no probability, and an abstention."""
+        """Return 2p - 1; a number outside 0 .. 1 is no probability, and abstains."""
         probability, note = super().read(value)
         if probability is None or 0.0 <= probability <= 1.0:
             return (None if probability is None else 2 * probability - 1), note or f"a probability of {probability:.3f}"
         return None, f"{self.name} gave {probability:g}, which is no probability in 0 .. 1"
 
     async def _value(self, case: Case) -> Any:
-        """A tensor of one number is that number."""
+        """Return the value; for a tensor with one number, that number."""
         value = await super()._value(case)
         return value.item() if hasattr(value, "item") else value
 
     def votes(self, score: float | None) -> tuple[int | None, ...]:
-        """One vote: the score rounded."""
+        """Return one vote: the rounded score."""
         return () if score is None else (round(score),)
 
 
 def as_text(messages: Sequence[Message]) -> str:
-    """A lone message is its text; several stand one after another, each after its role."""
+    """Return a lone message's text, or several messages' texts after their roles."""
     if len(messages) == 1:
         return spoken(messages[0])
     return "\n\n".join(f"{message.role}: {spoken(message)}" for message in messages)
 
 
 def as_judge(thing: Any, *, limits: HintLimits, name: str) -> Judge:
-    """A Judge as it is, a class of one built, a function or a reward model wrapped; anything else is refused."""
+    """Return a Judge as it is, an instance of a class, or a wrapper; raises PluginError for anything else."""
     if inspect.isclass(thing):
         thing = thing()
     if callable(getattr(thing, "judge", None)) and isinstance(getattr(thing, "name", None), str):
@@ -140,7 +140,7 @@ def as_judge(thing: Any, *, limits: HintLimits, name: str) -> Judge:
     )
 
 
-# The `rules` judge, the embedded default: no model, sure or silent.
+# The `rules` judge: no model; it abstains unless sure.
 
 VERSION = "rules-1"
 
@@ -154,14 +154,14 @@ class RulesJudge:
         self._limits = limits
 
     async def judge(self, case: Case) -> Verdict:
-        """What the next state says for sure; ``score`` None otherwise."""
+        """Return the verdict on the next state; ``score`` None unless it is sure."""
         begun = time.perf_counter()
         reaction = reaction_of(case)
         verdict = verdict_of(case, reaction, limits=self._limits, judge=self.name, version=VERSION)
         return replace(verdict, seconds=time.perf_counter() - begun)
 
     async def explain(self, case: Case) -> Explanation:
-        """The rule that spoke."""
+        """Return the matching rule."""
         verdict = await self.judge(case)
         ballot = f"{verdict.score!r}: {verdict.note}"
         return Explanation(
@@ -170,7 +170,7 @@ class RulesJudge:
 
 
 def verdict_of(case: Case, reaction: Reaction, *, limits: HintLimits, judge: str, version: str) -> Verdict:
-    """A judge's verdict from one reading of a case; it doubts only where it gives no score."""
+    """Return a judge's verdict from a reaction; a doubt counts only without a score."""
     reply = case.turn.completion.reply.content
     return Verdict(
         turn=case.turn.id,
@@ -186,11 +186,15 @@ def verdict_of(case: Case, reaction: Reaction, *, limits: HintLimits, judge: str
 
 
 def reaction_of(case: Case) -> Reaction:
-    """The user's words first; without any, what the tools' results say."""
+    """Return the user's reaction; without user words, the reaction in the tools' results."""
     if user_text(case.outcome.next_state) or described(case) is not None:
         return user_reaction(case)
     calls = case.turn.completion.reply.tool_calls
-    results = [(each.content, tools.call_of(each, calls)) for each in case.outcome.next_state if each.role == "tool"]
+    results = [
+        (message.content, tools.call_of(message, calls))
+        for message in case.outcome.next_state
+        if message.role == "tool"
+    ]
     if not results:
         return Reaction(score=None, note="nothing came after the reply")
     if (why := next(filter(None, (tools.failure(text, call) for text, call in results)), None)) is not None:

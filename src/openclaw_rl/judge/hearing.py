@@ -1,4 +1,4 @@
-"""What a user's message says of the reply: the learned reader first, the rules as one voice and as vetoes. Pure."""
+"""Classifies a user's message about a reply: learned models first, the rules as one estimator and as vetoes. Pure."""
 
 from __future__ import annotations
 
@@ -29,19 +29,21 @@ from openclaw_rl.types import Doubt, Hint, HintKind
 MOST = 4_000
 """characters of own words that are read, head and tail"""
 PERHAPS = 0.6
-"""the probability of a complaint from which on it is worth a question"""
+"""minimum probability of a complaint that justifies a question to the user"""
 ERRAND, WISH = 0.8, 0.014
-"""of a remark that names a measure: the probability of an errand up to which, and of a rule from which on, it is one
-(0.5 and 0.1 at the rates of the written voices, carried over to those of real talk)"""
+"""for a remark with a measure: the maximum probability of an errand, and the minimum probability of a rule (0.5 and 0.1
+at the rates of the written personas, converted to those of real conversations)
+"""
 DISPLEASED = 0.32
-"""the probability of a complaint or a wish from which on the measure that the reply lacks is wanted; it never scores
-(0.65 at the rates of the written voices)"""
+"""minimum probability of a complaint or a wish for a measure that the reply lacks to become a rule; it never scores
+(0.65 at the rates of the written personas)
+"""
 _NOTES = {-1: "a complaint, as read", 1: "praise, as read"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hearing:
-    """What was heard, and of whom: the estimate of the six kinds, what each voice said, and what came of it."""
+    """A classified message: the estimate of the six kinds, each estimator's answer, and the resulting reaction."""
 
     reaction: Reaction
     group: LanguageGroup
@@ -53,7 +55,7 @@ class Hearing:
 
 
 class WrittenWords(NamedTuple):
-    """A request and the message after its reply, whole as they were written."""
+    """A request and the message after its reply, both in full as written."""
 
     request: str
     message: str
@@ -71,14 +73,14 @@ def hear(
     same_matter: bool = True,
     whole: bool = True,
 ) -> Hearing:
-    """What ``message`` says of ``reply``; ``classifier`` is what the classifier said of it, None where it is silent;
-    ``combination`` is how the voices are weighed, None: as for the embedded model.
+    """Classify ``message`` as feedback on ``reply``.
 
-    ``said`` is the exchange as it was written, pasted logs and quotations included: that is what is scored, while only
-    the user's own words in ``message`` teach. None: there is nothing else in it.
-    ``same_matter``: False where the message comes with another text than the request, so that it repeats nothing.
-    ``whole``: False where words of others came with it; then no sentence of it is taken for a rule, and nothing in it
-    for praise: it may be theirs.
+    ``classifier`` is the classifier's answer, None if it is silent. ``combination`` weighs the estimators; None uses
+    the weights for the embedded model. ``said`` is the exchange as written, including pasted logs and quotations: it
+    determines the score, while only the user's own words in ``message`` teach. None: the message contains nothing else.
+    ``same_matter`` is False if the message has another foreign text than the request, so that it repeats nothing.
+    ``whole`` is False if foreign words accompany the message; then no sentence in it becomes a rule, and nothing in it
+    counts as praise, since it may be theirs.
     """
     own = own_words(message)
     own = own if len(own) <= MOST else f"{own[: MOST // 2]}\n{own[-MOST // 2 :]}"
@@ -109,47 +111,52 @@ def hear(
 def _with_measure(
     own: str, reaction: Reaction, estimate: KindLogprobs, rules: Reaction, *, request: str, reply: str
 ) -> Reaction:
-    """The measure of replies that a remark names is a rule, though not every voice was sure that it is one.
+    """Add a remark's measure for replies as a rule, even if not every estimator is sure of one.
 
-    It is said plainly: of "you get a single sentence" a model makes less than of "Please answer in one sentence". Not
-    where the remark is likelier praise, or an errand: there a measure is of what is to be made. "Could you put that in
-    a bulleted list?" reads like an errand, but the ``rules`` know it for a wish about the reply. Of what is surely a
-    complaint or a wish, the measure that the reply lacks is wanted, in whatever words.
+    The rule is worded plainly: a model follows "Please answer in one sentence" better than "you get a single sentence".
+    Skip likelier praise, and errands, in which a measure applies to the thing to make. "Could you put that in a
+    bulleted list?" resembles an errand, but the ``rules`` know it as a wish about the reply. In a sure complaint or
+    wish, a measure that the reply lacks becomes a rule, in any wording.
     """
     if reaction.score == 1 or is_text(own) or steers(own):
         return reaction
 
-    told = [hint for hint in reaction.hints if hint.kind != "complaint"]
-    sure = reaction.score == -1 or any(hint.kind == "rule" for hint in told)
+    hints = [hint for hint in reaction.hints if hint.kind != "complaint"]
+    sure = reaction.score == -1 or any(hint.kind == "rule" for hint in hints)
     sure = sure or mass(estimate, ("complaint", "rule", "fact")) >= DISPLEASED
 
     def missing(text: str) -> str | None:
         return missing_measure(text, request=request, reply=reply) if sure else None
 
-    if told and [hint.text for hint in told] != [own.strip()]:  # a part of the message: what it leaves out is added
-        measure = None if any(missing(hint.text) for hint in told) else missing(own)
+    if hints and [hint.text for hint in hints] != [
+        own.strip()
+    ]:  # only a part of the message: its other measure is added
+        measure = None if any(missing(hint.text) for hint in hints) else missing(own)
     else:
-        told, measure = [], (None if may_be_foreign(own) else _remarked(own, estimate, rules)) or missing(own)
+        hints, measure = [], (None if may_be_foreign(own) else _remarked(own, estimate, rules)) or missing(own)
         if measure is None and reaction.score == -1:
             measure = shorter(own, request=request, reply=reply)
     if measure is None:
         return reaction
-    return replace(reaction, hints=(*told, Hint(text=measure, kind="rule")), doubt=None)
+    return replace(reaction, hints=(*hints, Hint(text=measure, kind="rule")), doubt=None)
 
 
 def _remarked(own: str, estimate: KindLogprobs, rules: Reaction) -> str | None:
-    """The measure of a remark that says little else, if it is likelier a wish about replies than anything else,
-    or holds for all replies as it is said."""
+    """Return the measure of a remark about little else, if it is likelier a wish about replies than praise or an
+    errand.
+
+    A remark that explicitly applies to all replies is never an errand.
+    """
     wish, praise = mass(estimate, ("complaint", "rule", "mixed")), mass(estimate, ("praise",))
     errand = mass(estimate, ("neutral",)) >= ERRAND or mass(estimate, ("rule", "mixed")) < WISH
     errand = errand and reach(own, "rule", own) != "standing"
-    known = [hint.text for hint in rules.hints if hint.kind == "rule" and rules.score == -1]
+    candidates = [hint.text for hint in rules.hints if hint.kind == "rule" and rules.score == -1]
     named = None if errand else named_measure(own)
-    return None if wish <= praise else named or (named_measure(known[0]) if len(known) == 1 else None)
+    return None if wish <= praise else named or (named_measure(candidates[0]) if len(candidates) == 1 else None)
 
 
 def _left_to_rules(own: str, message: str) -> bool:
-    """Nothing to read, or a traceback that the rules know."""
+    """Check for a message without words, or a traceback that the rules recognise."""
     return not re.search(r"\w", message) or own.startswith("Traceback (most recent call last):")
 
 
@@ -167,7 +174,7 @@ def _reaction(own: str, belief: Belief, rules: Reaction, *, request: str, reply:
 
 
 def _doubt(belief: Belief, rules: Reaction) -> Doubt | None:
-    """What it may be all the same: what the rules take it for, or a complaint that is likelier than not."""
+    """Return the possible meaning: the rules' reading, or a probable complaint."""
     if rules.score:
         return Doubt(score=float(rules.score), hints=rules.hints, why=rules.note)
     if rules.doubt is not None:
@@ -176,7 +183,7 @@ def _doubt(belief: Belief, rules: Reaction) -> Doubt | None:
 
 
 def _rules_only(hints: tuple[Hint, ...]) -> tuple[Hint, ...]:
-    """Without a score, a rule may teach; the rest says nothing."""
+    """Return only the rules: without a score, facts and complaints do not teach."""
     return tuple(hint for hint in hints if hint.kind == "rule")
 
 
@@ -187,27 +194,29 @@ def _complaint(own: str) -> tuple[Hint, ...]:
 def own_hints(
     own: str, belief: Belief, rules: Reaction, *, request: str, reply: str, model: NgramModel
 ) -> tuple[Hint, ...]:
-    """The rules' hints where the reader bears them out, or where they hold for all replies as they are said; else,
-    where it is sure of one, the user's own sentence."""
-    told = tuple(hint for hint in rules.hints if hint.kind != "complaint")
-    if told and (belief.score is not None or belief.rule or belief.fact or _stand(told, own)):
-        return told
+    """Return the rules' hints if the estimate confirms them or they apply to all replies.
+
+    Otherwise, if the estimate is sure of a rule or a fact, return the user's own sentence.
+    """
+    hints = tuple(hint for hint in rules.hints if hint.kind != "complaint")
+    if hints and (belief.score is not None or belief.rule or belief.fact or _stand(hints, own)):
+        return hints
     if not (belief.rule or belief.fact) or is_text(own) or steers(own):
         return ()
     kind: HintKind = "rule" if belief.rule else "fact"
-    wanted: tuple[MessageKind, ...] = ("rule", "mixed") if belief.rule else ("fact",)
-    text = carrier(own, parse(own), lambda sentence: mass(model.logprobs(request, reply, sentence), wanted))
+    kinds: tuple[MessageKind, ...] = ("rule", "mixed") if belief.rule else ("fact",)
+    text = carrier(own, parse(own), lambda sentence: mass(model.logprobs(request, reply, sentence), kinds))
     return (Hint(text=text, kind=kind),) if text else ()
 
 
 def _stand(hints: tuple[Hint, ...], own: str) -> bool:
-    """Whether a message that is surely its user's own says of each hint that it holds for all replies."""
+    """Check that a message, surely its user's own, declares each hint valid for all replies."""
     if may_be_foreign(own) or any(named_measure(text) for text in (own, *(hint.text for hint in hints))):
-        return False  # what names a measure is said more plainly
+        return False  # a measure has a plainer wording
     return all(reach(hint.text, hint.kind, own) == "standing" for hint in hints)
 
 
 def reasons(hearing: Hearing, request: str, message: str, *, reply: str, most: int = 8) -> tuple[Reason, ...]:
-    """The n-grams that weighed most for the likeliest kind."""
+    """Return the n-grams with the highest weight for the likeliest kind."""
     likeliest = KINDS[max(range(len(KINDS)), key=lambda kind: hearing.estimate[kind])]
     return shipped_ngrams().reasons(request, reply, message, likeliest, most=most)

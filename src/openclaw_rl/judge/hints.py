@@ -1,4 +1,4 @@
-"""Which hints are kept, in which order, and of which kind they are. Pure."""
+"""Selection of hints: their limits, their order and their kinds. Pure."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from openclaw_rl.judge.text import QUOTED
 from openclaw_rl.text import words
 from openclaw_rl.types import Hint, HintKind
 
-_READ = 600  # characters of a hint that are looked at for its kind
-_RUN = 5  # words in a row that a hint may not borrow from text that is not the user's
+_READ = 600  # characters of a hint that determine its kind
+_RUN = 5  # words in a row that a hint may not borrow from text by others
 _IDEOGRAPH = re.compile(r"[㐀-䶿一-鿿]")
 _SYLLABLE = re.compile(r"[぀-ヿ가-힣]")
 _STATES = re.compile(
@@ -30,7 +30,7 @@ _HOW_FAR = re.compile(r"(?i)\d|\b(?:one|two|three|four|five|six|ten|twenty|thirt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HintLimits:
-    """How long a hint may be, in characters (Latin ones, for the shortest), and how many of one turn are kept."""
+    """A hint's length limits in characters (Latin ones, for the shortest), and the maximum kept per turn."""
 
     shortest: int
     longest: int
@@ -39,7 +39,7 @@ class HintLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilteredHints:
-    """What was kept, shortest first, and what was refused with the reason."""
+    """Kept hints, shortest first, and refused ones with the reason."""
 
     kept: tuple[Hint, ...]
     refused: tuple[tuple[str, str], ...] = ()
@@ -48,23 +48,23 @@ class FilteredHints:
 def filter_hints(
     hints: Iterable[Hint], *, reply: str, limits: HintLimits, answer: str = "", user: str = "", others: str = ""
 ) -> FilteredHints:
-    """Keep what may be kept: of the right length, not the reply or answer itself, no duplicate, not too many.
+    """Keep the permitted hints: of the right length, not the reply or answer itself, no duplicate, not too many.
 
-    ``others`` is text of roles that may not instruct: a hint that repeats a run of its words, which ``user`` did not
-    say, is refused. Rules take the seats before facts, facts before complaints.
+    ``others`` is text of roles that may not instruct: a hint that repeats a run of its words, absent in ``user``, is
+    refused. Rules take the seats before facts, facts before complaints.
     """
     kept: list[Hint] = []
     refused: list[tuple[str, str]] = []
-    seen: set[str] = set()
+    distinct: set[str] = set()
     for hint in hints:
         text = " ".join(hint.text.split())
         reason = _refusal(text, reply=reply, answer=answer, user=user, others=others, limits=limits)
-        if reason is None and _folded(text) in seen:
+        if reason is None and _folded(text) in distinct:
             reason = "a duplicate"
         if reason is not None:
             refused.append((text, reason))
             continue
-        seen.add(_folded(text))
+        distinct.add(_folded(text))
         kept.append(Hint(text=text, kind=hint.kind, vague=hint.kind == "rule" and is_vague(text)))
     seats = sorted(kept, key=lambda hint: (_SEAT[hint.kind], len(hint.text), hint.text))
     refused.extend((hint.text, f"more than {limits.most} hints") for hint in seats[limits.most :])
@@ -93,35 +93,35 @@ def _refusal(text: str, *, reply: str, answer: str, user: str, others: str, limi
 
 
 def substance(text: str) -> int:
-    """The length of a text in Latin letters: a character that says more counts for more."""
+    """Return a text's length in Latin letters; a character with more meaning counts for more."""
     return len(text) + 4 * len(_IDEOGRAPH.findall(text)) + 2 * len(_SYLLABLE.findall(text))
 
 
 def borrowed(text: str, *, user: str = "", others: str) -> bool:
-    """Whether ``text`` repeats a run of words of ``others`` that is nowhere in ``user``; it may quote any."""
+    """Check if ``text`` repeats a run of words in ``others`` that is absent in ``user``; it may quote any."""
     if not others:
         return False
     text = QUOTED.sub(" _ ", text)
-    theirs, own = _runs(others), _runs(user)
-    return any(run in theirs and run not in own for run in _runs(text))
+    foreign_runs, user_runs = _runs(others), _runs(user)
+    return any(run in foreign_runs and run not in user_runs for run in _runs(text))
 
 
 def _runs(text: str) -> set[tuple[str, ...]]:
-    found = words(text)
-    return {found[at : at + _RUN] for at in range(len(found) - _RUN + 1)}
+    tokens = words(text)
+    return {tokens[at : at + _RUN] for at in range(len(tokens) - _RUN + 1)}
 
 
 def is_vague(rule: str) -> bool:
-    """Whether a rule says which way, not how far."""
+    """Check if a rule names a direction without a measure."""
     return bool(_WHICH_WAY.search(rule)) and not _HOW_FAR.search(rule)
 
 
 def kind_of(text: str) -> HintKind:
-    """The kind of a hint that came without one: an order is a rule, a statement a fact, displeasure a complaint."""
+    """Return an unlabelled hint's kind: an order is a rule, a statement a fact, displeasure a complaint."""
     text = text[:_READ]
-    found = read(text, request="", reply="").hints
-    if found:
-        return min((hint.kind for hint in found), key=lambda kind: _SEAT[kind])
+    hints = read(text, request="", reply="").hints
+    if hints:
+        return min((hint.kind for hint in hints), key=lambda kind: _SEAT[kind])
     if _OBLIGES.search(text):
         return "rule"
     return "fact" if _STATES.fullmatch(text.strip()) else "rule"

@@ -1,4 +1,4 @@
-"""English: whole clauses that praise, complain or instruct. A clause counts only when all of it is understood."""
+"""English: whole clauses that praise, complain or instruct. A clause counts only if all of it is recognised."""
 # ruff: noqa: E501  (a shape is read in one line)
 
 from __future__ import annotations
@@ -277,7 +277,7 @@ DANGER = re.compile(
     r"|/s|captain|genius|oh great|googled?|original|advance|if you could|would be|only problem|one thing|one more thing|i'm (?:fine|good|ok|well)|issue|problem|confus\w*"
     r"|next time|from now on|in future|you (?:also )?\w+ed|anyways?|guess|whatever)\b|🙄|😒|😠|😡|🤦|👎|💩|\.\.\.|…"
 )
-"""Words that forbid reading a message as praise, wherever they stand outside the praise itself."""
+"""Words outside the praise itself that rule out praise."""
 
 IRONY = re.compile(
     r"\b(?:useless|nothing|terrible|wrong|wasting|lack|broken|mess|error|delay|trouble|confus\w*|incorrect|bad)\b"

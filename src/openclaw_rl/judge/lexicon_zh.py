@@ -1,4 +1,4 @@
-"""Chinese: whole clauses that praise, complain or instruct, and how an instruction is put."""
+"""Chinese: whole clauses that praise, complain or instruct, and the wording of an instruction."""
 # ruff: noqa: E501  (a shape is read in one line)
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ PRAISE = re.compile(
 DANGER = re.compile(
     r"但|不过|可是|然而|只是|就是有点|不|没(?!错|问题)|错(?!过)|太长|太短|差|呵呵|却|还要|重新|再[短长简]|失望|下次|以后|如果|才怪|🙄|👎|😒|😠|😡|🤦"
 )
-"""Words that forbid reading a message as praise, wherever they stand outside the praise itself."""
+"""Words outside the praise itself that rule out praise."""
 
 TASK = re.compile(
     r"(?:请|麻烦|那|再|接着|然后)?(?:你)?(?:帮我|给我?|替我|为我|推荐|翻译|总结|介绍|解释一下|查|写一?[封篇个首段份]|列出|告诉我|给\S{1,6}写).*"
@@ -110,15 +110,15 @@ PREFERENCES = re.compile(
 FACT = re.compile(
     r"(?:应该|正确(?:答案)?|其实|实际上|准确地说|我(?:问|说)的)(?:是|叫|为|有).{1,40}|.{1,20}(?:叫|是).{1,20}(?:，|,)?不是.{1,20}|.{1,16}应该(?:是|叫).{1,30}"
 )
-"""What is the case, against what the reply said."""
+"""A correction of the reply's facts."""
 
 
 def instruction(text: str) -> str:
-    """The clause as an order: polite, closed, and long enough to stand alone."""
-    said = text.strip(" ，,。.!！?？~～；;:：")
-    said = re.sub(r"^(?:但是|不过|可是|然而|但|而且|那)", "", said)
-    said = re.sub(r"^(?:能不能|可不可以|可以|能否|能)(?=.*(?:吗|点|些|$))", "请", said).removesuffix("吗")
-    said = re.sub(r"^我(?:要|想要|需要)的是", "请给出", said)
-    if not re.match(r"请|以后|下次|今后|从|不要|别|麻烦", said):
-        said = f"请{said}"
-    return f"{said}。" if len(said) >= 10 else f"回答时请注意：{said.removeprefix('请')}。"
+    """Return the clause as an order: polite, closed, and complete by itself."""
+    order = text.strip(" ，,。.!！?？~～；;:：")
+    order = re.sub(r"^(?:但是|不过|可是|然而|但|而且|那)", "", order)
+    order = re.sub(r"^(?:能不能|可不可以|可以|能否|能)(?=.*(?:吗|点|些|$))", "请", order).removesuffix("吗")
+    order = re.sub(r"^我(?:要|想要|需要)的是", "请给出", order)
+    if not re.match(r"请|以后|下次|今后|从|不要|别|麻烦", order):
+        order = f"请{order}"
+    return f"{order}。" if len(order) >= 10 else f"回答时请注意：{order.removeprefix('请')}。"

@@ -1,7 +1,7 @@
-"""A one-pass judge that is measured before it is believed, and again by what this deployment's users rate.
+"""A one-pass judge that is measured before use, and again by the ratings of this deployment's users.
 
-The model rates labelled lines that come with the package, in the background, once for these weights and this prompt.
-Thresholds are set on them at the base rate of real talk. Turns that users rate explicitly are further lines.
+The model rates labelled lines shipped with the package, in the background, once for these weights and this prompt. They
+set the thresholds at the base rate of real conversations. Turns that users rate explicitly are further lines.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ log = logging.getLogger(__name__)
 
 FIRST_PAUSE: Final = 60.0
 LONGEST_PAUSE: Final = 3600.0
-"""seconds between two measurements where one could not be finished"""
+"""seconds between two attempts to measure"""
 LOGGED_EVERY: Final = 24
-"""lines between two lines of the log"""
+"""lines between two log entries"""
 MOST_RATED: Final = 2_000
-"""rated turns that are kept, the newest"""
+"""maximum rated turns; the newest are kept"""
 
 
 def shipped_rows() -> tuple[LabelledRow, ...]:
-    """The labelled lines that come with the package."""
+    """Return the labelled lines shipped with the package."""
     text = resources.files("openclaw_rl.judge").joinpath("base_rate.jsonl").read_text(encoding="utf-8")
     rows = read_lines(text.splitlines(), name="base_rate.jsonl", voice="")
     return tuple(row for row in rows if isinstance(row, LabelledRow))
@@ -53,10 +53,10 @@ def shipped_rows() -> tuple[LabelledRow, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasurePlan:
-    """The lines, how many are rated at once, where results are kept, and what tells one model from another.
+    """The lines, the number rated at once, the folder for results, and the model's identity.
 
-    ``identity`` is read when measuring begins: the weights are known once they are loaded. ``rated`` is the file of the
-    turns that users of this deployment rated, None to forget them with the process.
+    ``identity`` is read when measuring begins: the weights are known once they are loaded. ``rated`` is the file for
+    the turns that users of this deployment rated, None to forget them with the process.
     """
 
     rows: Sequence[LabelledRow]
@@ -67,10 +67,10 @@ class MeasurePlan:
 
 
 class MeasuredJudge:
-    """``model`` in one pass where it was measured to be precise at base rate, and ``baseline`` otherwise.
+    """``model`` in one pass if it was measured to be precise at the base rate, and ``baseline`` otherwise.
 
-    ``baseline`` judges until the model is measured, where no threshold reaches its precision, where the model gives no
-    log-probs, where no user has written anything, and in recorded conversations.
+    ``baseline`` judges until the model is measured, if no threshold reaches its precision or the model has no
+    log-probs, if the user wrote nothing, and in recorded conversations.
     """
 
     name = "measured"
@@ -96,12 +96,12 @@ class MeasuredJudge:
 
     @property
     def parts(self) -> tuple[Judge, ...]:
-        """The judge that is asked without the model, and the model."""
+        """Return the baseline judge and the model's judge."""
         return (self._baseline, self._model)
 
     @property
     def at_work(self) -> str:
-        """The judge at work, and its precision."""
+        """Return the active judge's name with its precision."""
         baseline, model = at_work(self._baseline), at_work(self._model)
         if self._lines is not None:
             return f"{model}: {self._rates}" if self._rates.heard else f"{baseline}; {model} is {self._rates}"
@@ -110,25 +110,25 @@ class MeasuredJudge:
         return f"{baseline}, until {model} is measured ({self._done} of {len(self._plan.rows)} lines)"
 
     def measured(self) -> dict[str, Any] | None:
-        """The thresholds and how often this deployment's users agreed, as JSON; None before they are known."""
+        """Return the thresholds and this deployment's agreement with users as JSON; None before the measurement."""
         if self._lines is None:
             return None
         return {"model": at_work(self._model), "heard": self._rates.heard, **self._rates.plain()}
 
     def decide(self, odds: Odds, channel: Channel) -> Decision:
-        """The score of odds by the thresholds in force."""
+        """Return the score for these odds by the current thresholds."""
         return self._rates.decide(odds, channel)
 
     async def judge(self, case: Case) -> Verdict:
-        """The verdict of the judge at work; raises JudgeUnavailable as it does."""
+        """Return the active judge's verdict; raises JudgeUnavailable as it does."""
         return await (self._model if self._asks_model(case) else self._baseline).judge(case)
 
     async def explain(self, case: Case) -> Explanation:
-        """The story of the judge at work."""
+        """Return the active judge's explanation."""
         return await explain_plainly(self._model if self._asks_model(case) else self._baseline, case)
 
     async def rated(self, case: Case, score: float) -> None:
-        """Count a turn that a user rated explicitly as a line of this deployment."""
+        """Add a turn that a user rated explicitly to this deployment's lines."""
         if not score or not self._asks_model(case):
             return
         rated = await self._model.read(case)
@@ -139,22 +139,22 @@ class MeasuredJudge:
             await asyncio.to_thread(_write, self._plan.rated, self._rated)
 
     def _asks_model(self, case: Case) -> bool:
-        said = any(message.role == "user" and message.content.strip() for message in case.outcome.next_state)
-        return self._rates.heard and said and described(case) is None
+        user_wrote = any(message.role == "user" and message.content.strip() for message in case.outcome.next_state)
+        return self._rates.heard and user_wrote and described(case) is None
 
     # --- measuring
 
     def begin(self) -> None:
-        """Measure in the background."""
+        """Start measuring in the background."""
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._measure_until_done())
 
     async def first_try(self) -> None:
-        """Wait until it is measured, or could not be."""
+        """Wait until the measurement has finished, or failed once."""
         await self._tried.wait()
 
     async def stop(self) -> None:
-        """End measuring. Safe to call twice."""
+        """Stop measuring. Safe to call twice."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -170,7 +170,7 @@ class MeasuredJudge:
                 self._lines = await self._known_or_measured()
                 self._set()
                 log.info("judge.measured at_work=%s", self.at_work)
-            except Exception as error:  # judging goes on without it, whatever the reason
+            except Exception as error:  # judging continues without it after any error
                 self._trouble = getattr(error, "what", None) or f"{type(error).__name__}: {error}"
                 log.warning("judge.not_measured reason=%s", self._trouble)
                 if isinstance(error, NoLogprobs):
@@ -189,8 +189,8 @@ class MeasuredJudge:
         texts = [[row.request, row.reply, row.next, row.label, row.channel] for row in plan.rows]
         parts = json.dumps([plan.identity(), asks.rater.model, asks.examples.version, texts])
         file = plan.folder / f"{sha256(parts.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}.json"
-        if (known := await asyncio.to_thread(_read, file)) is not None:
-            return known
+        if (stored := await asyncio.to_thread(_read, file)) is not None:
+            return stored
         log.info("judge.measuring model=%s lines=%d", asks.rater.model, len(plan.rows))
         lines = await rate_rows(self._model, plan.rows, workers=plan.workers, progress=self._progress)
         await asyncio.to_thread(_write, file, lines)
@@ -205,7 +205,7 @@ class MeasuredJudge:
 async def rate_rows(
     judge: OnePassJudge, rows: Sequence[LabelledRow], *, workers: int, progress: Callable[[int], None]
 ) -> tuple[RatedLine, ...]:
-    """The odds of every row; raises JudgeUnavailable where the model cannot rate them."""
+    """Return the odds of every row; raises JudgeUnavailable if the model cannot rate them."""
     lines: list[RatedLine] = []
     waiting = iter(rows)
 
@@ -232,17 +232,17 @@ async def rate_rows(
 
 
 def _read(file: Path | None) -> tuple[RatedLine, ...] | None:
-    """Lines that were kept; None where there are none, or they cannot be read any more."""
+    """Return the stored lines; None without any, or if they cannot be read."""
     try:
-        kept = json.loads(file.read_text(encoding="utf-8")) if file is not None else None
-        return None if kept is None else tuple(map(_line, kept))
+        stored = json.loads(file.read_text(encoding="utf-8")) if file is not None else None
+        return None if stored is None else tuple(map(_line, stored))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
 def _line(kept: dict[str, Any]) -> RatedLine:
-    own = kept["own"]
-    return RatedLine(**{**kept, "odds": Odds(**kept["odds"]), "own": None if own is None else Odds(**own)})
+    own_odds = kept["own"]
+    return RatedLine(**{**kept, "odds": Odds(**kept["odds"]), "own": None if own_odds is None else Odds(**own_odds)})
 
 
 def _write(file: Path, lines: Sequence[RatedLine]) -> None:

@@ -1,8 +1,8 @@
-"""The one-pass judge: three texts in, the probabilities of bad, neutral and good out, and no text is generated.
+"""The one-pass judge: three texts in, the probabilities of bad, neutral and good out, without generating text.
 
 A model reads examples of the conversation's channel, the request, the reply and the next message; the prompt ends
-inside the quotation mark of ``{"verdict": "``. The score is read off the probabilities of the three words there, by
-thresholds set at the base rate of real talk. The examples come first, so a prefix cache holds them.
+inside the quotation mark of ``{"verdict": "``. The probabilities of the three words there determine the score, by
+thresholds set at the base rate of real conversations. The examples are at the start, so a prefix cache holds them.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from openclaw_rl.ports import Case, RatesWords
 from openclaw_rl.types import Message, Verdict
 
 OPENING = '{"verdict": "'
-"""how the answer begins: it ends inside the quotation mark, since a blank before the word breaks the probabilities"""
+"""start of the answer: it ends inside the quotation mark, since a blank before the word breaks the probabilities"""
 QUESTION = "What does the next message show about the reply?"
 BUDGET = 400
-"""tokens of the request, of the reply and of the message, each; more told nothing on the lines that were tried"""
+"""tokens each of the request, the reply and the message; more had no benefit on the lines tried"""
 PASTED = 150
-"""tokens of each pasted stretch of a message: a log names its error at its beginning or its end"""
+"""tokens of each pasted stretch in a message: a log names its error at its beginning or its end"""
 SPARE = 64
-"""tokens of a prompt for tags and marks of what was left out"""
+"""tokens of a prompt for tags and omission marks"""
 LEAST = 48
-"""tokens that each text keeps, however small the context is"""
+"""minimum tokens per text, regardless of the context"""
 
 
 class Calibrated(Protocol):
-    """Turns odds into a decision; knows how sure it is."""
+    """Turns odds into a decision by calibrated thresholds."""
 
     def decide(self, odds: Odds, channel: Channel) -> Decision: ...
 
@@ -58,7 +58,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examples:
-    """The instruction, the examples of each channel, and the short hash that names them."""
+    """The instruction, each channel's examples, and their short hash."""
 
     system: str
     channels: Mapping[Channel, tuple[Example, ...]]
@@ -67,12 +67,12 @@ class Examples:
 
 @cache
 def shipped_examples() -> Examples:
-    """The examples that come with the package."""
+    """Return the examples shipped with the package."""
     folder = resources.files("openclaw_rl.judge").joinpath("prompts")
     system = folder.joinpath("one_pass.md").read_text(encoding="utf-8")
     text = folder.joinpath("one_pass.toml").read_text(encoding="utf-8")
     read: dict[str, Any] = tomllib.loads(text)
-    channels = {channel: tuple(Example(**each) for each in read[channel]) for channel in CHANNELS}
+    channels = {channel: tuple(Example(**example) for example in read[channel]) for channel in CHANNELS}
     version = hashlib.sha256(f"{system}\0{text}\0{QUESTION}".encode()).hexdigest()[:10]
     return Examples(system=system.strip(), channels=channels, version=version)
 
@@ -86,34 +86,34 @@ class OnePass:
         self._before: dict[Channel, int] = {}
 
     async def odds(self, case: Case, channel: Channel) -> Odds:
-        """The odds of a case; raises JudgeUnavailable while the model cannot answer."""
+        """Return a case's odds; raises JudgeUnavailable while the model cannot answer."""
         return Odds.read(await self.rater.rate(await self.messages(case, channel), OPENING, WORDS))
 
     async def messages(self, case: Case, channel: Channel) -> tuple[Message, ...]:
-        """The whole prompt: the instruction, the examples as turns of a conversation, the exchange."""
+        """Return the whole prompt: the instruction, the examples as turns of a conversation, the exchange."""
         before = self._examples(channel)
         budget = await self._budget(before, channel)
         users = [message.content for message in case.turn.prompt.messages if message.role == "user"]
         after = "\n\n".join(message.content for message in case.outcome.next_state if message.role == "user")
-        asked = _exchange(
+        exchange = _exchange(
             await self._cut(users[-1] if users else "", budget),
             await self._cut(reply_of(case) or _calls(case), budget),
             await self._message(after, budget),
         )
-        return (*before, Message(role="user", content=asked))
+        return (*before, Message(role="user", content=exchange))
 
     def _examples(self, channel: Channel) -> tuple[Message, ...]:
-        """The examples of the other channels, then those of ``channel``: the nearest to the question weigh most."""
-        order = [*(other for other in CHANNELS if other != channel), channel]
+        """Return the other channels' examples, then those of ``channel``: the nearest to the question weigh most."""
+        order = [*(candidate for candidate in CHANNELS if candidate != channel), channel]
         messages = [Message(role="system", content=self.examples.system)]
-        for each in (example for name in order for example in self.examples.channels[name]):
-            asked = _exchange(escape(each.request), escape(each.reply), _tagged(each.next))
-            answer = f'{OPENING}{each.verdict}"}}'
-            messages += [Message(role="user", content=asked), Message(role="assistant", content=answer)]
+        for shot in (example for name in order for example in self.examples.channels[name]):
+            exchange = _exchange(escape(shot.request), escape(shot.reply), _tagged(shot.next))
+            answer = f'{OPENING}{shot.verdict}"}}'
+            messages += [Message(role="user", content=exchange), Message(role="assistant", content=answer)]
         return tuple(messages)
 
     async def _budget(self, before: Sequence[Message], channel: Channel) -> int:
-        """Tokens of each text: `BUDGET`, or what the examples leave of a small context."""
+        """Return the tokens per text: `BUDGET`, or a third of the space that the examples leave in a small context."""
         context = self.rater.context
         if context is None:
             return BUDGET
@@ -122,27 +122,27 @@ class OnePass:
         return max(LEAST, min(BUDGET, (context - self._before[channel] - SPARE - 8 * len(before)) // 3))
 
     async def _message(self, text: str, budget: int) -> str:
-        """The next message with its pasted stretches in tags of their own, which no text can write."""
+        """Return the next message with its pasted stretches in their own tags, which no text can write."""
         parts = stretches_of(text)
         own = [part for part in parts if not part.pasted]
         share = budget // max(1, len(own)) if len(own) < len(parts) else budget
         pasted = max(LEAST, min(PASTED, budget // max(1, len(parts) - len(own)))) if len(own) < len(parts) else 0
-        shown: list[str] = []
+        bodies: list[str] = []
         for part in parts[:12]:
             body = await self._cut(part.text, pasted if part.pasted else max(LEAST, share))
-            shown.append(block("pasted", None, None, body) if part.pasted else body)
-        return "\n".join(shown) or escape("")
+            bodies.append(block("pasted", None, None, body) if part.pasted else body)
+        return "\n".join(bodies) or escape("")
 
     async def _cut(self, text: str, budget: int) -> str:
-        """The escaped text, whole or its head and tail; a token is a byte or more, so short texts are not counted."""
+        """Return the escaped text or its head and tail; tokens have one byte or more, so short texts pass uncounted."""
         body = escape(text)
         if len(body.encode("utf-8", "surrogatepass")) <= budget:
             return body
         tokens = await self.rater.count(body)
         while tokens > budget and len(text) > 8:
             keep = max(8, min(len(text) - 1, int(len(text) * budget / tokens * 0.95)))
-            left, text = len(text) - keep, _ends(text, keep)
-            body = escape(text.replace("\0", f"\n(... {left} characters left out ...)\n", 1))
+            omitted, text = len(text) - keep, _ends(text, keep)
+            body = escape(text.replace("\0", f"\n(... {omitted} characters left out ...)\n", 1))
             tokens = await self.rater.count(body)
             text = text.replace("\0", "", 1)
         return body
@@ -157,20 +157,20 @@ def _calls(case: Case) -> str:
 
 
 def _tagged(text: str) -> str:
-    """An example's next message, shown as a case's is."""
+    """Return an example's next message in the form of a case's."""
     parts = [(escape(part.text), part.pasted) for part in stretches_of(text)]
-    shown = (block("pasted", None, None, body) if pasted else body for body, pasted in parts)
-    return "\n".join(shown)
+    bodies = (block("pasted", None, None, body) if pasted else body for body, pasted in parts)
+    return "\n".join(bodies)
 
 
 def _exchange(request: str, reply: str, message: str) -> str:
-    """Three escaped texts in their delimiters, and the question."""
+    """Return three escaped texts in their delimiters, and the question."""
     texts = (("request", request), ("reply", reply), ("next_message", message))
     return "\n".join([*(block(tag, None, None, body) for tag, body in texts), QUESTION])
 
 
 class Rated(NamedTuple):
-    """A case as it was rated: ``own`` are the model's odds, ``odds`` those with the ``signs`` counted."""
+    """A rated case: ``own`` are the model's odds, ``odds`` those after all ``signs``."""
 
     channel: Channel
     own: Odds
@@ -179,9 +179,9 @@ class Rated(NamedTuple):
 
 
 class OnePassJudge:
-    """Scores what users say by `OnePass` and the thresholds of ``calibration``; silent where no threshold is met.
+    """Scores users' messages by `OnePass` and the thresholds of ``calibration``; silent if no threshold is met.
 
-    In a coding conversation other signs move the odds (`judge.coding`). Hints are the user's own words.
+    In a coding conversation, signs beside the words move the odds (`judge.coding`). Hints are the user's own words.
     """
 
     name = "one-pass"
@@ -192,11 +192,11 @@ class OnePassJudge:
 
     @property
     def at_work(self) -> str:
-        """The model that is asked."""
+        """Return the model's name."""
         return f"{self.asks.rater.model} in one pass"
 
     async def judge(self, case: Case) -> Verdict:
-        """The verdict on a case; raises JudgeUnavailable while the model cannot answer."""
+        """Return a case's verdict; raises JudgeUnavailable while the model cannot answer."""
         begun = time.perf_counter()
         if not any(message.role == "user" and message.content.strip() for message in case.outcome.next_state):
             return self._verdict(case, None, "the user wrote nothing", begun)
@@ -206,14 +206,14 @@ class OnePassJudge:
         return self._verdict(case, decision.score, note, begun)
 
     async def read(self, case: Case) -> Rated:
-        """The channel of a case, the model's odds, and the odds with all signs counted."""
+        """Return a case's channel, the model's odds, and the odds after all signs."""
         channel = channel_of(case)
         own = await self.asks.odds(case, channel)
         signs = signs_of(case) if channel == "coding" else ()
         return Rated(channel, own, combined(own, signs), tuple(sign.name for sign in signs))
 
     async def explain(self, case: Case) -> Explanation:
-        """The exact prompt, the odds and the verdict."""
+        """Return the exact prompt, the odds and the verdict."""
         verdict = await self.judge(case)
         messages = await self.asks.messages(case, channel_of(case))
         prompt = "\n\n".join(f"[{message.role}]\n{message.content}" for message in messages)

@@ -1,4 +1,4 @@
-"""English: clauses that say how a reply should have been, and how each is turned into an instruction."""
+"""English: clauses about how a reply should have been, and the instruction derived from each."""
 # ruff: noqa: E501  (a shape is read in one line)
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _BEHAVE = (
 
 @dataclass(frozen=True, slots=True)
 class PreferenceClause:
-    """A shape of clause and the instruction made of it; ``answerable`` ones count even after a question of the reply.
+    """A clause's pattern and its instruction; ``answerable`` ones count even after a question in the reply.
 
-    ``vague`` ones give way to any other preference of the same message.
+    ``vague`` ones apply only without another preference in the same message.
     """
 
     shape: re.Pattern[str]
@@ -66,7 +66,7 @@ def _lower_first(text: str) -> str:
 
 
 def _after(pattern: str, lead: str) -> Callable[[str], str]:
-    """What follows ``pattern``, put behind ``lead``."""
+    """Return a function that puts ``lead`` before the text after ``pattern``."""
     return lambda text: f"{lead} {re.sub(f'(?i)^.*?{pattern}', '', text.strip(' .!?')).strip()}"
 
 
@@ -313,7 +313,7 @@ PREFERENCES: tuple[PreferenceClause, ...] = (
             "Please "
             + re.sub(
                 r"(?i)^.*?\b(?:asked|told)(?: you)? (not )?to ",
-                lambda found: "do not " if found.group(1) else "",
+                lambda match: "do not " if match.group(1) else "",
                 text.strip(" .!"),
             )
         ),
@@ -337,4 +337,4 @@ PREFERENCES: tuple[PreferenceClause, ...] = (
     ),
     _preference(r"(?:summaries|answers|replies|responses|lists) should (?:always )?be .{4,60}"),
 )
-"""Tried in order; the first shape that fits a whole clause makes the instruction."""
+"""Tried in order; the first pattern that matches a whole clause determines the instruction."""

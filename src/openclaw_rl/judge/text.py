@@ -1,4 +1,4 @@
-"""Parsing a message: the person's own words without envelopes, quotes and code, cut into sentences and clauses."""
+"""Parsing of a message: the person's own words without envelopes, quotes and code, cut into sentences and clauses."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from openclaw_rl.types import Message
 
 # Other people's words in a message: documents, tags, fences, quotes, mails, pasted text. Pure, one pass over the text.
 #
-# What is told apart here is neither praise nor order: a rule comes from the user's own words alone. In doubt text is
-# foreign, since silence costs nothing. Whoever wrote the text inside a pair of delimiters may have written the closing
-# one too, so a pair reaches from its first opening to its last closing.
+# Such text is neither praise nor an order: a rule requires the user's own words. In doubt text is foreign, since
+# silence costs nothing. The author of text between delimiters may have written the closing one too, so a pair extends
+# from its first opening to its last closing.
 
 # ruff: noqa: E501  (a shape is read in one line)
 
 MOST = 256_000
-"""characters of a message in which delimiters are looked for; what comes after is not read"""
-_OWN = 16_000  # characters outside of all delimiters in which pasted text is looked for
+"""characters of a message that are searched for delimiters; later text is not read"""
+_OWN = 16_000  # characters outside all delimiters that are searched for pasted text
 LONG = 1_200
 """characters of own words beyond which a message is a text, not a remark"""
 
@@ -60,7 +60,7 @@ _HANDS_EN = re.compile(
     rf"|^\W{{0,4}}(?:(?:the|my|our|full|original|complete|page|web|tool|search|their|his|her) ){{0,3}}{_NOUN}\b[^.!?\n:]{{0,30}}+(?=\s*+:)",
     re.IGNORECASE | re.MULTILINE,
 )
-_HANDS = re.compile(  # the same in other languages: only where a colon or a new line follows
+_HANDS = re.compile(  # the same in other languages: only before a colon or a new line
     r"(?:(?<!\w)(?:übersetz|zusammen|fass |korrigier|lektorier|lies |hier ist|hier sind|folgend|tradui|résum|corrig|voici|suivant|traduc|traduz|resum|aquí|siguiente"
     r"|riassum|ecco |seguente|aqui est|seguinte|vertaal|samenvat|vat |volgende|hier is|перевед|перескаж|резюм|кратко|вот |следующ|przetłumacz|streść|poniż|çevir|özetle|aşağıdaki|översätt|sammanfatta|följande)"
     r"|翻译|翻譯|总结|總結|概括|摘要|润色|改写|校对|分析|解释|审阅|提取|以下|下面|这封|这篇|这段|翻訳|要約|次の|번역|요약|다음|아래)[^.!?。！？\n:：]{0,60}+(?=[:：\n])",
@@ -96,7 +96,7 @@ _STOP = re.compile(r"[:：\n.!?。！？]")
 
 
 def outside(text: str) -> str:
-    """What is left of a message without the words of others: perhaps nothing."""
+    """Return a message without other people's words; it may be empty."""
     text = text[:MOST]
     for without in (_unfenced, _untagged, _unbracketed, _unbraced, _unruled):
         text = without(text)
@@ -104,15 +104,15 @@ def outside(text: str) -> str:
 
 
 def is_text(own: str) -> bool:
-    """Whether own words are so many that they are rather a text that somebody wrote than a remark on a reply."""
+    """Check if own words are so many that they are rather someone's text than a remark on a reply."""
     return len(own) > LONG or own.count("\n\n") >= 3 or own.count("\n") >= 12
 
 
 def _unfenced(text: str) -> str:
-    """Without what stands from the first fence of a kind to its last; to the end where they do not pair."""
+    """Remove the text from the first fence of a kind to its last; to the end if they do not pair."""
     marks: dict[str, list[int]] = {}
-    for found in _FENCE.finditer(text):
-        marks.setdefault(found.group(), []).append(found.start())
+    for match in _FENCE.finditer(text):
+        marks.setdefault(match.group(), []).append(match.start())
     for mark, at in sorted(marks.items(), key=lambda item: item[1][0], reverse=True):
         stop = len(text) if len(at) % 2 else at[-1] + len(mark)
         text = f"{text[: at[0]]}\n{text[stop:]}"
@@ -120,60 +120,60 @@ def _unfenced(text: str) -> str:
 
 
 def _untagged(text: str) -> str:
-    """Without every tag and what it holds: to its last closing tag, or to the end where it has none."""
-    shown = _CODE.sub(lambda found: " " * len(found.group()), text)
-    tags = list(_TAG.finditer(shown))
-    closed = {found["name"].lower(): _after(shown, found.end()) for found in tags if found["close"]}
-    kept: list[str] = []
+    """Remove every tag with its content: to its last closing tag, or to the end without one."""
+    masked = _CODE.sub(lambda match: " " * len(match.group()), text)
+    tags = list(_TAG.finditer(masked))
+    closed = {match["name"].lower(): _after(masked, match.end()) for match in tags if match["close"]}
+    pieces: list[str] = []
     at = 0
-    for found in tags:
-        if found.start() < at or _EMPTY.match(shown, found.start()):
+    for match in tags:
+        if match.start() < at or _EMPTY.match(masked, match.start()):
             continue
-        if found["close"]:  # of a tag that nobody saw open: what came before is inside
-            kept, at = [], _after(shown, found.end())
+        if match["close"]:  # its opening tag is missing: all text before it is inside
+            pieces, at = [], _after(masked, match.end())
             continue
-        stop = closed.get((found["name"] or "").lower(), -1)
-        if stop < found.end() and shown[found.start() - 1 : found.start()].isalnum():
+        stop = closed.get((match["name"] or "").lower(), -1)
+        if stop < match.end() and masked[match.start() - 1 : match.start()].isalnum():
             continue  # a type's parameter, as in List<String>
-        kept.append(_whole(text[at : found.start()]))
-        at = stop if stop > found.end() else len(text)
-    return "\n".join([*kept, text[at:]])
+        pieces.append(_whole(text[at : match.start()]))
+        at = stop if stop > match.end() else len(text)
+    return "\n".join([*pieces, text[at:]])
 
 
 def _after(text: str, at: int) -> int:
-    """Where a closing tag ends that was read up to ``at``."""
+    """Return the end of a closing tag that was read up to ``at``."""
     stop = text.find(">", at, at + 80)
     return at if stop < 0 else stop + 1
 
 
 def _whole(before: str) -> str:
-    """Without the last line where it was broken off in the middle of a sentence: half an order is none."""
-    kept, _, last = before.rpartition("\n")
-    return before if not last.strip() or last.rstrip()[-1] in ".:!?…。：！？" else kept
+    """Drop the last line if it breaks off within a sentence: half an order is none."""
+    complete, _, last = before.rpartition("\n")
+    return before if not last.strip() or last.rstrip()[-1] in ".:!?…。：！？" else complete
 
 
 def _unbracketed(text: str) -> str:
-    """Without ``[name] ... [/name]``: from the first mark of such a pair to the last closing mark of any."""
+    """Remove ``[name] ... [/name]``: from the first mark of such a pair to the last closing mark of any."""
     marks = list(_BRACKET.finditer(text))
-    closed = {found["name"].lower() for found in marks if found["close"]}
+    closed = {match["name"].lower() for match in marks if match["close"]}
     if not closed:
         return text
-    first = next(found for found in marks if found["name"].lower() in closed)
-    last = next(found for found in reversed(marks) if found["close"])
+    first = next(match for match in marks if match["name"].lower() in closed)
+    last = next(match for match in reversed(marks) if match["close"])
     return f"{_whole(text[: 0 if first['close'] else first.start()])}\n{text[last.end() :]}"
 
 
 def _unbraced(text: str) -> str:
-    """Without JSON: from its first brace to its last."""
-    found = _BRACED.search(text)
-    if found is None:
+    """Remove JSON: from its first brace to its last."""
+    match = _BRACED.search(text)
+    if match is None:
         return text
     stop = max(text.rfind("}"), text.rfind("]")) + 1
-    return f"{_whole(text[: found.start()])}\n{text[stop:] if stop > found.end() else ''}"
+    return f"{_whole(text[: match.start()])}\n{text[stop:] if stop > match.end() else ''}"
 
 
 def _unruled(text: str) -> str:
-    """Without what stands between lines of dashes or marks of begin and end; after a single one, to the end."""
+    """Remove the text between lines of dashes or begin and end marks; after a single one, to the end."""
     for mark in (_RULE, _BOUND):
         lines = list(mark.finditer(text))
         if lines:
@@ -183,11 +183,11 @@ def _unruled(text: str) -> str:
 
 
 def _unpasted(text: str) -> str:
-    """The words before a text that is handed over bare, without the sentence that does so."""
+    """Return the words before a pasted text, without the sentence that introduces it."""
     if _SIGNED.search(text):
         return ""
-    cuts = [found.start() for shape in (_MAIL, _ROLE_LINE, _SAYS) if (found := shape.search(text))]
-    listed = (found.start() for found in _INTRODUCES.finditer(text) if not _OWN_LIST.search(_line(text, found.start())))
+    cuts = [match.start() for shape in (_MAIL, _ROLE_LINE, _SAYS) if (match := shape.search(text))]
+    listed = (match.start() for match in _INTRODUCES.finditer(text) if not _OWN_LIST.search(_line(text, match.start())))
     cuts += [at for at in (next(listed, None), _handed(text)) if at is not None]
     return text[: _sentence(text, min(cuts))] if cuts else text
 
@@ -197,19 +197,19 @@ def _line(text: str, end: int) -> str:
 
 
 def _sentence(text: str, at: int) -> int:
-    """Where the sentence begins that holds the character ``at``."""
+    """Return the start of the sentence around the character ``at``."""
     return max(text.rfind(mark, 0, at) for mark in ".!?…。！？\n") + 1
 
 
 def _handed(text: str) -> int | None:
-    """Where a sentence hands over the text after it, or, on a line of its own at the end, the text before it."""
+    """Return the start of a sentence that hands over the next text; 0 if the last line hands over the text before it."""
     for shape in (_HANDS_EN, _HANDS):
-        found = shape.search(text)
-        if found is None:
+        match = shape.search(text)
+        if match is None:
             continue
-        after = _STOP.search(text, found.end())
+        after = _STOP.search(text, match.end())
         if after and text[after.end() :].strip():
-            return found.start()
+            return match.start()
         before, _, last = text.rstrip().rpartition("\n")
         if before.strip() and shape.search(f"{last}\n"):
             return 0
@@ -259,9 +259,9 @@ _SPELLING = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clause:
-    """A piece of a sentence: as it was written, and folded for matching with its quotes blanked out.
+    """A piece of a sentence: as written, and folded for matching with its quotes blanked.
 
-    ``before`` is the colon or dash that sets it off from the clause before it, else empty.
+    ``before`` is the colon or dash that separates it from the clause before it, else empty.
     """
 
     text: str
@@ -271,7 +271,7 @@ class Clause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sentence:
-    """A sentence as it was written, folded whole, its clauses, and the line it begins on."""
+    """A sentence as written and folded, its clauses, and its first line."""
 
     text: str
     folded: str
@@ -280,14 +280,14 @@ class Sentence:
     line: int = 0
 
 
-@lru_cache(maxsize=32)  # a case is looked at from several sides, one after another
+@lru_cache(maxsize=32)  # a case is read several times in a row
 def own_words(text: str) -> str:
-    """What the person wrote: no time stamp, no machine's context, no words of others; perhaps nothing."""
+    """Return the person's words: no time stamp, no machine context, no words of others; they may be empty."""
     return outside(unwrapped(text))
 
 
 def unwrapped(text: str) -> str:
-    """A message without what a client put around it; empty where all of it is a machine's."""
+    """Return a message without the client's envelope; empty if a machine wrote all of it."""
     text = _INTERNAL.sub("", text)
     text = _RUNTIME.sub("", text)
     text = _STAMP.sub("", text.strip())
@@ -295,31 +295,31 @@ def unwrapped(text: str) -> str:
 
 
 def others_words(text: str) -> str:
-    """What is not the sender's own in a message: the stretches between the lines that are."""
-    whole, at = unwrapped(text)[:MOST], 0
-    rest: list[str] = []
+    """Return the foreign stretches of a message: the text between the sender's own lines."""
+    full, at = unwrapped(text)[:MOST], 0
+    stretches: list[str] = []
     for line in filter(None, map(str.strip, own_words(text).splitlines())):
-        found = whole.find(line, at)
-        if found < 0:
+        start = full.find(line, at)
+        if start < 0:
             break
-        rest.append(whole[at:found].strip())
-        at = found + len(line)
-    return "\n".join(filter(None, (*rest, whole[at:].strip())))
+        stretches.append(full[at:start].strip())
+        at = start + len(line)
+    return "\n".join(filter(None, (*stretches, full[at:].strip())))
 
 
 def hands_over(text: str) -> bool:
-    """Whether a message holds words that are not its sender's own."""
-    own = own_words(text)
-    return is_text(own) or own.split() != unwrapped(text).split()
+    """Check if a message contains words that are not its sender's own."""
+    own_text = own_words(text)
+    return is_text(own_text) or own_text.split() != unwrapped(text).split()
 
 
 def user_text(messages: Sequence[Message]) -> str:
-    """The user's own words of a next state; no other role has a say."""
+    """Return the user's own words in a next state; other roles do not count."""
     return "\n".join(filter(None, (own_words(message.content) for message in messages if message.role == "user")))
 
 
 def fold(text: str) -> str:
-    """Small letters, straight apostrophes, common misspellings corrected, no punctuation but what carries meaning."""
+    """Fold text: small letters, straight apostrophes, corrected misspellings, only punctuation with meaning."""
     text = text.lower().replace("’", "'").replace("‘", "'")
     text = re.sub(r"(\w)\1{2,}", r"\1\1", text)
     text = re.sub(r"[^\w\s'?/+*%_$.-]", " ", text)
@@ -329,30 +329,30 @@ def fold(text: str) -> str:
 
 
 def parse(text: str) -> tuple[Sentence, ...]:
-    """A message cut into sentences and clauses; text in quotation marks is never cut and shows as `_` when folded."""
-    masked = QUOTED.sub(lambda found: "\x00" * len(found.group()), text)
-    found = []
+    """Cut a message into sentences and clauses; quoted text is never cut and becomes `_` when folded."""
+    masked = QUOTED.sub(lambda match: "\x00" * len(match.group()), text)
+    sentences = []
     for start, end in _spans(masked, _SENTENCE):
-        whole = masked[start:end]
+        piece = masked[start:end]
         clauses = _clauses(text, masked, start, end)
         if clauses:
-            asks = whole.strip()[-1:] in "?？"
+            asks = piece.strip()[-1:] in "?？"
             line = masked.count("\n", 0, start)
-            found.append(
-                Sentence(text=text[start:end].strip(), folded=_blank(whole), clauses=clauses, asks=asks, line=line)
+            sentences.append(
+                Sentence(text=text[start:end].strip(), folded=_blank(piece), clauses=clauses, asks=asks, line=line)
             )
-    return tuple(found)
+    return tuple(sentences)
 
 
 def _clauses(text: str, masked: str, start: int, end: int) -> tuple[Clause, ...]:
-    found: list[Clause] = []
+    clauses: list[Clause] = []
     at = start
     for a, b in _spans(masked, _CLAUSE, start, end):
-        sign = _SET_OFF.search(masked, at, a) if found else None
+        sign = _SET_OFF.search(masked, at, a) if clauses else None
         before = "" if sign is None else ":" if sign.group() in ":：" else "-"
-        found.append(Clause(text=text[a:b].strip(), folded=_blank(masked[a:b]), before=before))
+        clauses.append(Clause(text=text[a:b].strip(), folded=_blank(masked[a:b]), before=before))
         at = b
-    return tuple(found)
+    return tuple(clauses)
 
 
 def _blank(masked: str) -> str:
@@ -360,23 +360,23 @@ def _blank(masked: str) -> str:
 
 
 def _spans(text: str, cut: re.Pattern[str], start: int = 0, end: int | None = None) -> list[tuple[int, int]]:
-    """The stretches between cuts that hold more than space."""
+    """Return the stretches between cuts, without blank ones."""
     end = len(text) if end is None else end
     spans, at = [], start
-    for found in cut.finditer(text, start, end):
-        spans.append((at, found.start()))
-        at = found.end()
+    for match in cut.finditer(text, start, end):
+        spans.append((at, match.start()))
+        at = match.end()
     spans.append((at, end))
     return [(a, b) for a, b in spans if text[a:b].strip()]
 
 
-# Pasted matter in a message: logs, traces and listings, told apart line by line from what a person wrote. Pure.
+# Pasted text in a message: logs, traces and listings, separated line by line from a person's words. Pure.
 
 # ruff: noqa: E501  (a shape is read in one line)
 
 FEWEST = 2
-"""lines in a row that look like a machine's from which on they are pasted"""
-_MOST = 64_000  # characters of a message that are looked at, half of them from its end
+"""minimum machine-like lines in a row for pasted text"""
+_MOST = 64_000  # characters of a message that are read, half of them from its end
 _PASTED_MACHINE = re.compile(
     r"^(?:Traceback \(most recent|\s+File \"|\s*at [\w.$<>/]+ ?\(|\s*\^+~*\s*$|\s*\d+ ?\||\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d|\d\d:\d\d:\d\d"
     r"|\[?(?:INFO|WARN(?:ING)?|ERROR|DEBUG|TRACE|FATAL|E|W|I)\]?[:\s]|[\w.]*(?:Error|Exception|Warning)\b ?:|error(?:\[\w+\])?:|warning:|npm (?:ERR|error|WARN)"
@@ -385,14 +385,14 @@ _PASTED_MACHINE = re.compile(
 
 
 class Stretch(NamedTuple):
-    """A stretch of a message; ``pasted`` where a machine wrote it."""
+    """A stretch of a message; ``pasted`` if a machine wrote it."""
 
     text: str
     pasted: bool
 
 
 def stretches_of(message: str) -> tuple[Stretch, ...]:
-    """The stretches of a message in their order; blank lines belong to the stretch before them."""
+    """Return a message's stretches in order; blank lines belong to the stretch before them."""
     lines = _looked_at(message).splitlines()
     marks = [bool(_PASTED_MACHINE.match(line)) for line in lines]
     for at, line in enumerate(lines):
@@ -406,16 +406,16 @@ def _looked_at(message: str) -> str:
 
 
 def _joined(marked: list[tuple[str, bool]]) -> Iterator[Stretch]:
-    """Stretches of one kind; a single line that looks like a machine's, beside a person's words, stays a person's."""
+    """Yield stretches of one kind; a single machine-like line beside a person's words stays a person's."""
     runs = [(mark, [line for line, _ in group]) for mark, group in groupby(marked, key=lambda pair: pair[1])]
-    alone = len(runs) == 1
-    kept: list[tuple[bool, list[str]]] = []
+    single = len(runs) == 1
+    stretches: list[tuple[bool, list[str]]] = []
     for mark, lines in runs:
-        pasted = mark and (alone or sum(bool(line.strip()) for line in lines) >= FEWEST)
-        if kept and kept[-1][0] == pasted:
-            kept[-1][1].extend(lines)
+        pasted = mark and (single or sum(bool(line.strip()) for line in lines) >= FEWEST)
+        if stretches and stretches[-1][0] == pasted:
+            stretches[-1][1].extend(lines)
         else:
-            kept.append((pasted, list(lines)))
-    for pasted, lines in kept:
+            stretches.append((pasted, list(lines)))
+    for pasted, lines in stretches:
         if text := "\n".join(lines).strip("\n"):
             yield Stretch(text, pasted)

@@ -1,6 +1,6 @@
-"""What a tool's result alone shows: did the call fail, did the tests pass. Precise before complete.
+"""Evidence in a tool's result alone: a failed call, failed or passed tests. Precise before complete.
 
-What programs print is a table, `tool_results.toml`; here is how it is read. Nothing of a result ever becomes a hint.
+The table `tool_results.toml` lists programs' output; this module applies it. No part of a result ever becomes a hint.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 from openclaw_rl.types import Message, ToolCall
 
-_MOST = 200_000  # characters of a result that are looked at: its head and its tail
-_LINE = 400  # characters of a line; no tool says in more what went wrong
+_MOST = 200_000  # characters of a result that are read: its head and its tail
+_LINE = 400  # characters of a line, enough for any tool's error
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _NUMBER_WORD = re.compile(r"(?<!\d)(\d++) (\w++)")
 _WORD_NUMBER = re.compile(r"(?<!\w)(\w++): (\d++)")
@@ -29,7 +29,7 @@ Place = Literal["first", "last", "ends", "any"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureShape:
-    """A line that says that something failed. ``shown``: also where the call only shows matter."""
+    """A line that reports a failure. ``shown``: it counts even if the call only shows content."""
 
     why: str
     at: Place
@@ -40,7 +40,7 @@ class FailureShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportShape:
-    """How a test runner reports: a line of counts, or lines that say it."""
+    """The form of a test runner's report: a line of counts, or lines with the result."""
 
     line: re.Pattern[str] | None
     failed: frozenset[str]
@@ -52,7 +52,7 @@ class ReportShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShowingCalls:
-    """Calls whose result is matter that they show: by program, or by the tool's own name."""
+    """Calls that only show content: by program, or by the tool's own name."""
 
     programs: frozenset[str]
     neutral: frozenset[str]
@@ -63,7 +63,7 @@ class ShowingCalls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultTable:
-    """What the results of tools look like."""
+    """Patterns for the results of tools."""
 
     failures: tuple[FailureShape, ...]
     exits: tuple[re.Pattern[str], ...]
@@ -110,7 +110,7 @@ TABLE = _load()
 
 
 def failure(text: str, call: ToolCall | None = None) -> str | None:
-    """Why this tool result is an error, or None when it does not say so plainly. ``call`` is what it answers."""
+    """Return why a tool result is an error; None unless it is plainly one. ``call`` is the call that it answers."""
     lines = _lines(text)
     if not lines:
         return None
@@ -118,7 +118,7 @@ def failure(text: str, call: ToolCall | None = None) -> str | None:
         return result or None
     shows = call is not None and is_showing(call)
     if (code := _exit_code(lines)) is not None:
-        searched = shows and code.strip("-0") == "1"  # grep found nothing, diff found something
+        searched = shows and code.strip("-0") == "1"  # grep without a match, diff with a difference
         return None if searched else ended(code)
     for shape in TABLE.failures:
         if (shape.shown or not shows) and _found(shape, lines):
@@ -134,39 +134,39 @@ def _found(shape: FailureShape, lines: Sequence[str]) -> bool:
 
 
 def _exit_code(lines: Sequence[str]) -> str | None:
-    """The exit code that a result names, None where it names none."""
+    """Return the exit code in a result; None without one."""
     for line in (lines[0], lines[-1]):
         for shape in TABLE.exits:
-            if found := shape.match(line):
-                return found[1]
+            if match := shape.match(line):
+                return match[1]
     return None
 
 
 def ended(code: str) -> str | None:
-    """What an exit code in digits says: None for zero. It may have more digits than a number can be made of."""
+    """Describe an exit code in digits; None for zero. It stays text, since it may have too many digits for a number."""
     shown = code if len(code) <= 12 else f"{code[:12]}…"
     return f"the command ended with exit code {shown}" if _some(code) else None
 
 
 def _some(digits: str) -> bool:
-    """Whether a number is not zero, however many digits it has."""
+    """Check if a number is not zero, regardless of its digits' count."""
     return any(sign.isdecimal() and int(sign) for sign in digits)
 
 
 def _lines(text: str) -> list[str]:
-    """The lines that are not empty, without colours; of a monstrous text those at its ends."""
+    """Return the non-empty lines without colours; of a very long text, those at its ends."""
     ends = text if len(text) <= _MOST else f"{text[: _MOST // 2]}\n{text[-_MOST // 2 :]}"
     plain = _COLOUR.sub("", ends) if "\x1b" in ends else ends
     return [line[:_LINE].rstrip() for line in plain.strip("\n").splitlines() if line.strip()]
 
 
 def _json_failure(text: str) -> str | None:
-    """A reason, "" for an object that reports no error, None when the text is no JSON object."""
+    """Return a reason, "" for an object without an error, None if the text is no JSON object."""
     if not text.startswith("{"):
         return None
     try:
         value: Any = json.loads(text)
-    except (ValueError, RecursionError):  # no JSON, or more of it than anybody means
+    except (ValueError, RecursionError):  # no JSON, or nested too deep
         return None
     if not isinstance(value, dict):
         return None
@@ -182,7 +182,7 @@ def _json_failure(text: str) -> str | None:
 
 
 def reported(text: str, call: ToolCall | None = None) -> int | None:
-    """+1 when a test report says that all passed, -1 when it names a failure, None when there is no report."""
+    """Return +1 if a test report shows only passed tests, -1 if it names a failure, None without a report."""
     if call is not None and is_showing(call):
         return None
     lines = _lines(text)
@@ -202,28 +202,28 @@ def _read_report(shape: ReportShape, lines: Sequence[str]) -> int | None:
         return 1
     if shape.line is None:
         return None
-    counts = [count for line in lines if (found := shape.line.match(line)) for count in _counts(found[0])]
+    counts = [count for line in lines if (match := shape.line.match(line)) for count in _counts(match[0])]
     if any(word in shape.failed and _some(number) for word, number in counts):
         return -1
     return 1 if any(word in shape.passed and _some(number) for word, number in counts) else None
 
 
 def _counts(text: str) -> Iterator[tuple[str, str]]:
-    """Each word of a line of counts with its number."""
+    """Yield each word in a line of counts with its number."""
     for number, word in _NUMBER_WORD.findall(text):
         yield word, number
     yield from _WORD_NUMBER.findall(text)
 
 
 def is_showing(call: ToolCall) -> bool:
-    """Whether a call only shows what is in files, logs or pages, so that its result speaks of anything."""
+    """Check if a call only shows files, logs or pages, so that its result may be about anything."""
     shows = TABLE.shows
     if call.name.lower() in shows.tools:
         return True
     command = _command(call)
     programs = [_program(part) for part in _PARTS.split(command) if not _REDIRECTED.search(part)]
-    speaking = [name for name in programs if name and name not in shows.neutral]
-    return bool(speaking) and all(name in shows.programs for name in speaking)
+    effective = [name for name in programs if name and name not in shows.neutral]
+    return bool(effective) and all(name in shows.programs for name in effective)
 
 
 def _command(call: ToolCall) -> str:
@@ -233,31 +233,31 @@ def _command(call: ToolCall) -> str:
         return ""
     if not isinstance(arguments, dict):
         return ""
-    found = next((arguments[name] for name in TABLE.shows.commands if name in arguments), "")
-    words = found if isinstance(found, list) else [found]
+    command = next((arguments[name] for name in TABLE.shows.commands if name in arguments), "")
+    words = command if isinstance(command, list) else [command]
     text = " ".join(word for word in words if isinstance(word, str))
     shell = re.match(r"(?:/\S{1,40}/)?(?:ba|z|da)?sh -l?c (.*)", text[:_MOST], re.DOTALL)
     return shell[1].strip("'\"") if shell else text[:_MOST]
 
 
 def _program(part: str) -> str:
-    """The program that a part of a command line runs, with its second word where only both say what it does."""
+    """Return the program in a part of a command line, with its second word if the table lists both together."""
     words = part.split("|", 1)[0].split()[:8]
     while words and (words[0] in TABLE.shows.before or _ASSIGNED.fullmatch(words[0])):
         words.pop(0)
     if not words:
         return ""
     name = words[0].rsplit("/", 1)[-1]
-    both = " ".join((name, *words[1:2]))
-    return both if both in TABLE.shows.programs else name
+    subcommand = " ".join((name, *words[1:2]))
+    return subcommand if subcommand in TABLE.shows.programs else name
 
 
 def call_of(message: Message, calls: Sequence[ToolCall]) -> ToolCall | None:
-    """The call that a result answers, by its id as far as clients leave it whole; None where that is not sure."""
+    """Return the call that a result answers, by the id's parts that clients preserve; None if it is not sure."""
     if len(calls) == 1:
         return calls[0]
-    wanted = _bare(message.tool_call_id or "")
-    return next((call for call in calls if wanted and _bare(call.id) == wanted), None)
+    identity = _bare(message.tool_call_id or "")
+    return next((call for call in calls if identity and _bare(call.id) == identity), None)
 
 
 def _bare(identity: str) -> str:

@@ -1,4 +1,4 @@
-"""Who votes: an OpenAI-compatible endpoint. `policy_voter` has a model that runs here."""
+"""Voters: an OpenAI-compatible endpoint, or a model that runs here."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from openclaw_rl.ports import Delta, Policy, SupportsConstraints
 from openclaw_rl.types import Completion, Message, Prompt, Sampling
 
 MOST = 1_000_000
-"""bytes of an answer that are read; a vote is a few hundred"""
+"""maximum bytes read of an answer; a vote has a few hundred"""
 _FORMATS = ("json_schema", "json_object", "none")
-_TOKENS = 10_000_000  # more than any one answer costs: such a count is not believed
+_TOKENS = 10_000_000  # more than any one answer costs: a larger count is ignored
 _LONGEST_NAME = 256
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 _LATER = frozenset({408, 409, 425, 429})
@@ -35,7 +35,7 @@ _LOCKED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ballot:
-    """What came back for one vote. ``failed`` means that the voter was out of reach: ask again later."""
+    """A voter's response to one request. ``failed``: the voter was unreachable, ask again later."""
 
     text: str | None
     tokens: int = 0
@@ -44,7 +44,7 @@ class Ballot:
 
 
 class Voter(Protocol):
-    """Gives one ballot per call; never raises for what a voter can do wrong."""
+    """Returns one ballot per call; a voter's errors are part of the ballot and never raised."""
 
     @property
     def model(self) -> str: ...
@@ -56,7 +56,7 @@ class Voter(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointSettings:
-    """Where a judge's model answers, with which key, and how often a vote is tried again.
+    """Address, key and model of a judge's endpoint, and the retries of a vote.
 
     ``model`` empty is the first that the endpoint lists.
     """
@@ -69,10 +69,10 @@ class EndpointSettings:
 
 
 class EndpointVoter:
-    """An OpenAI-compatible server. Retries 429, 5xx and broken connections with jitter; learns its JSON mode.
+    """An OpenAI-compatible server. Retries 429, 5xx and broken connections with jitter; detects its JSON mode.
 
-    An answer is asked for as it is and read as it comes, up to `MOST` bytes: one that is packed all the same, or has
-    no end, or is nested too deep, is a vote that failed.
+    Answers are requested uncompressed and read as a stream, up to `MOST` bytes: a compressed, endless or too deeply
+    nested answer is a failed vote.
     """
 
     def __init__(
@@ -98,11 +98,11 @@ class EndpointVoter:
         self._client = httpx2.AsyncClient(timeout=endpoint.timeout, headers=headers, transport=transport)
 
     async def close(self) -> None:
-        """Give the connections back. Safe to call twice."""
+        """Close the connections. Safe to call twice."""
         await self._client.aclose()
 
     async def ask(self, messages: Sequence[Message], *, schema: Mapping[str, Any]) -> Ballot:
-        """One vote; tries again while that can help."""
+        """Return one vote, retrying while that can help."""
         ballot = Ballot(text=None, failed=True, note="never asked")
         tried = 0
         while tried <= self._retries:
@@ -125,7 +125,7 @@ class EndpointVoter:
         return ballot
 
     async def _first_model(self) -> str:
-        """The first model that the endpoint lists; empty, which endpoints take for their own, where it lists none."""
+        """Return the first model that the endpoint lists; if it lists none, an empty name for its default."""
         listed = await self._request("GET", f"{self._base_url}/models")
         try:
             name = json.loads(listed.body or b"")["data"][0]["id"]
@@ -145,7 +145,7 @@ class EndpointVoter:
         return _Answered(response.status_code, response.headers.get("retry-after"), None if raw is None else bytes(raw))
 
     def _delay(self, tried: int, wait: str | None) -> float:
-        """Half to all of a pause that doubles each time; the server's own retry-after counts if it is longer."""
+        """Return half to all of a pause that doubles each time, or a longer retry-after, up to 30 s."""
         pause = 0.5 * (1 << (tried - 1)) * self._rng.uniform(0.5, 1.0)
         requested = float(wait) if wait and _SECONDS.fullmatch(wait) else 0.0
         return max(pause, min(requested, 30.0))
@@ -158,8 +158,8 @@ class EndpointVoter:
             "max_tokens": self._sampling.max_tokens,
         }
         if _FORMATS[form] == "json_schema":
-            wanted = {"name": "verdict", "strict": True, "schema": dict(schema)}
-            body["response_format"] = {"type": "json_schema", "json_schema": wanted}
+            verdict_format = {"name": "verdict", "strict": True, "schema": dict(schema)}
+            body["response_format"] = {"type": "json_schema", "json_schema": verdict_format}
         elif _FORMATS[form] == "json_object":
             body["response_format"] = {"type": "json_object"}
         return body
@@ -167,7 +167,7 @@ class EndpointVoter:
 
 @dataclass(frozen=True, slots=True)
 class _Answered:
-    """A response as far as it counts; ``body`` None where it is not one that may be read."""
+    """The relevant parts of a response; ``body`` None if it may not be read."""
 
     status: int
     retry_after: str | None
@@ -210,17 +210,17 @@ def _spent(value: Mapping[str, Any], messages: Sequence[Message], text: str) -> 
     return sum(approximate(message.content) for message in messages) + approximate(text)
 
 
-# A model that runs here as a voter: the policy's base model, or one that is hosted for the judge alone.
+# A model that runs here as a voter: the policy's base model, or one hosted for the judge alone.
 
 OPENING: Final = '{"reason": "'
-"""what an answer is made to begin with where the model can be made to: no thoughts and no greeting before the JSON"""
+"""forced start of an answer, if the model supports it: no thoughts and no greeting before the JSON"""
 
 
 class PolicyVoter:
     """The base model (version 0) of ``policy`` as a voter: no endpoint.
 
-    An answer ends with its JSON object, whatever the model would say after it. All votes on one question share its
-    prefix in the KV cache. `count` counts in the model's own tokens.
+    An answer ends with its JSON object; text after it is dropped. All votes on one question share its prefix in the KV
+    cache. `count` counts in the model's own tokens.
     """
 
     def __init__(self, policy: Policy, sampling: Sampling) -> None:
@@ -230,16 +230,16 @@ class PolicyVoter:
 
     @property
     def model(self) -> str:
-        """The model's name; of a hosted one it is known once it runs."""
+        """Return the model's name; a hosted model's name is available once it runs."""
         return f"{self._policy.name}@0"
 
     @property
     def context(self) -> int | None:
-        """The most tokens of a question and its answer; None while that is not known."""
+        """Return the maximum tokens for a question and its answer; None while unknown."""
         return getattr(self._policy, "context", None) or None
 
     def count(self, text: str) -> int:
-        """The tokens of a text. For worker threads alone; as good as `approximate` while the model cannot be asked."""
+        """Count a text's tokens, from worker threads only; use `approximate` while the model is unavailable."""
         if not isinstance(self._policy, Policy):
             return approximate(text)
         try:
@@ -248,10 +248,10 @@ class PolicyVoter:
             return approximate(text)
 
     async def close(self) -> None:
-        """Nothing to give back: the policy belongs to others."""
+        """Release nothing: the policy has another owner."""
 
     async def ask(self, messages: Sequence[Message], *, schema: Mapping[str, Any]) -> Ballot:
-        """One vote of the base model."""
+        """Return one vote of the base model."""
         try:
             return await self._answer(messages, replace(self._sampling, json_schema=schema))
         except BackendError as error:
@@ -261,18 +261,18 @@ class PolicyVoter:
 
     async def _answer(self, messages: Sequence[Message], sampling: Sampling) -> Ballot:
         prompt = Prompt(messages=tuple(messages), opening=self._opening)
-        text, sampled, whole = self._opening, 0, False
+        text, sampled, complete = self._opening, 0, False
         stream = cast(AsyncGenerator[Delta | Completion, None], self._policy.generate(prompt, sampling, version=0))
         async with aclosing(stream):
             async for piece in stream:
                 if isinstance(piece, Completion):
                     spent = len(piece.prompt_tokens) + len(piece.reply_tokens)
                     return Ballot(text=self._opening + piece.reply.content, tokens=spent)
-                if whole:  # it goes on after the object: that is not waited for
-                    asked = sum(approximate(message.content) for message in messages)
-                    return Ballot(text=text, tokens=asked + sampled)
+                if complete:  # the object is complete: do not wait for further text
+                    question_tokens = sum(approximate(message.content) for message in messages)
+                    return Ballot(text=text, tokens=question_tokens + sampled)
                 text, sampled = text + piece.text, sampled + len(piece.pieces)
-                whole = "}" in piece.text and _is_object(text)
+                complete = "}" in piece.text and _is_object(text)
         return Ballot(text=None, failed=True, note="the model ended without a completion")
 
 

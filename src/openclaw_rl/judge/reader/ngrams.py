@@ -197,7 +197,7 @@ def unpack(data: bytes, *, name: str) -> NgramModel:
     """Return a file's model; raises ConfigError if it is damaged or has other kinds."""
     try:
         if not data.startswith(MAGIC):
-            raise ValueError("it does not begin like one")
+            raise ValueError("its header is missing")
         end = data.index(b"\n", len(MAGIC))
         head = json.loads(data[len(MAGIC) : end])
         slots, body = head["slots"], data[end + 1 :]
