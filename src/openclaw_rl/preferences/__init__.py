@@ -1,9 +1,9 @@
-"""Wishes for replies: parsed once, compared, worded for a prompt and checked. Pure; shared by every room that needs it.
+"""Wishes about replies: parsed once, compared, worded for a prompt and checked. Pure; shared across the package.
 
-parse         a wish as demands: lengths, lists, language, words in it, beginning, end, case, units, ...
-check         whether a reply does what a wish asks; None where no program can say
-wording       the sentence that goes into a prompt
-contradicts   whether a newer note replaces an older one
+parse         a wish as demands: lengths, lists, language, contained words, beginning, end, case, units, ...
+check         True if a reply meets a wish; None if no program can check it
+wording       the sentence for a prompt
+contradicts   True if a newer note replaces an older one
 """
 
 from openclaw_rl.preferences.checking import RuleChecker, check, checker_of, meets

@@ -1,7 +1,7 @@
-"""Checks whether a reply does what a wish asks, by computation alone. Pure.
+"""Checks by computation alone if a reply meets a wish. Pure.
 
 check(parse("Please answer in under 30 words."), "Yes, it is.")             True
-check(parse("Please answer in under 30 words."), "Yes, it is", cut=True)    False: the reply would have gone on
+check(parse("Please answer in under 30 words."), "Yes, it is", cut=True)    False: the reply would have continued
 check(parse("Be more like a pirate."), "Arr.")                              None: no program can check it
 """
 
@@ -17,18 +17,18 @@ from openclaw_rl.preferences.parsing import parse
 from openclaw_rl.preferences.vocabulary import CODES, LENGTHS, Demand, Wish
 from openclaw_rl.text import BOLD, HEADING, ITEM, UNSPACED, items, script, sentence_count, word_count, words
 
-# The language of a text: by its script where that decides, else by `py3langid`. None where it cannot be told.
+# The language of a text: by its script if that is decisive, else by `py3langid`. None if it cannot be determined.
 
 _BY_SCRIPT: Final = {
     "HIRAGANA": "ja", "KATAKANA": "ja", "HANGUL": "ko", "GREEK": "el", "HEBREW": "he", "THAI": "th", "ARABIC": "ar",
     "DEVANAGARI": "hi", "CJK": "zh",
 }  # fmt: skip
 _FEW_WORDS: Final = 4
-"""words below which a text in a shared script is not assigned a language"""
+"""words below which a text in a shared script has no assigned language"""
 
 
 def language_of(text: str) -> str | None:
-    """The ISO code of the language of a text; None for a few words, or where `py3langid` is not installed."""
+    """Return the ISO code of a text's language; None for a few words, or if `py3langid` is not installed."""
     letters = script(text)
     if letters is None:
         return None
@@ -85,22 +85,22 @@ _PRAISE = re.compile(
 )
 _MOST_CAPITALS = 0.9
 _ABOUT_LEAST, _ABOUT_MOST = 0.6, 1.2
-"""share of a measure without a limit ("in 50 words") between which a reply keeps it"""
+"""bounds of a reply that keeps a measure without a limit ("in 50 words"), as shares of the measure"""
 
 
 def is_list(reply: str) -> bool:
-    """Whether a reply holds a list of two items or more that does not repeat itself."""
+    """Check if a reply contains a list with at least two items that does not repeat itself."""
     return len(items(reply)) >= 2 and not repeats_items(reply)
 
 
 def repeats_items(reply: str) -> bool:
-    """Whether a third of the items of a list, or more, occur in it before."""
+    """Check if at least a third of a list's items repeat earlier ones."""
     lowered = [item.lower() for item in items(reply)]
     return 0 < len(lowered) <= 3 * (len(lowered) - len(set(lowered)))
 
 
 def is_one_sentence(reply: str) -> bool:
-    """Whether a reply is one finished sentence and no list."""
+    """Check if a reply is one finished sentence and no list."""
     return (
         word_count(reply) > 0
         and sentence_count(reply) == 1
@@ -110,19 +110,19 @@ def is_one_sentence(reply: str) -> bool:
 
 
 def is_plain_text(reply: str) -> bool:
-    """Whether a reply is free of bold, lists, headings, tables, links, fenced code and boxed answers."""
+    """Check if a reply is free of bold, lists, headings, tables, links, fenced code and boxed answers."""
     marks = (BOLD, HEADING, _BOXED, _TABLE, _FENCE, _LINK)
     return word_count(reply) > 0 and not items(reply) and not any(mark.search(reply) for mark in marks)
 
 
 def is_numbered(reply: str) -> bool:
-    """Whether a reply holds a list numbered 1, 2 and so on."""
+    """Check if a reply contains a consecutively numbered list."""
     numbers = [int(match[1]) for match in _NUMBERED_LINE.finditer(reply)]
     return len(numbers) >= 2 and numbers == list(range(numbers[0], numbers[0] + len(numbers)))
 
 
 def amount(aspect: str, reply: str) -> int:
-    """The length of a reply in a unit of `LENGTHS`, or the number of its list items."""
+    """Return a reply's length in a unit of `LENGTHS`, or its number of list items."""
     if aspect == "words":
         return len(words(reply)) if script(reply) in UNSPACED else word_count(reply)
     if aspect == "sentences":
@@ -199,14 +199,14 @@ _CHECKS: Mapping[str, Callable[[Demand, str], bool | None]] = {
     "praise": lambda _demand, reply: bool(_PRAISE.search(reply)),
     "example": lambda _demand, reply: bool(_EXAMPLE.search(ITEM.sub("", reply))),
 }
-"""by aspect, whether a reply has it; a demand that refuses the aspect ("no") is met where this is False"""
+"""by aspect: True if a reply has it; a demand that rejects the aspect ("no") is met if this is False"""
 _NEEDS_THE_END = frozenset({"ending", "question at the end", "language"})
 
 
 def meets(demand: Demand, reply: str, *, cut: bool = False) -> bool | None:
-    """Whether a reply meets one demand; None where no program can say.
+    """Return True if a reply meets one demand; None if no program can check it.
 
-    A reply that was ``cut`` off by its token limit meets no upper limit, since it would have gone on.
+    A reply that was ``cut`` off by its token limit meets no upper limit, since it would have continued.
     """
     if demand.relation in ("more", "less") or demand.aspect not in _CHECKS:
         return None
@@ -219,7 +219,7 @@ def meets(demand: Demand, reply: str, *, cut: bool = False) -> bool | None:
 
 
 def check(wish: Wish, reply: str, *, cut: bool = False) -> bool | None:
-    """Whether a reply does all that a wish asks; None where a part of it cannot be checked and no other part fails."""
+    """Return True if a reply meets all demands of a wish; None if a part cannot be checked and no other part fails."""
     results = [meets(demand, reply, cut=cut) for demand in wish.demands]
     if False in results:
         return False
@@ -228,13 +228,13 @@ def check(wish: Wish, reply: str, *, cut: bool = False) -> bool | None:
 
 @dataclass(frozen=True, slots=True)
 class RuleChecker:
-    """Checks replies against the part of a rule that a program can check; ``complete`` where that is all of it."""
+    """Checks replies against a rule's checkable part; ``complete`` if that is all of it."""
 
     wish: Wish
 
     @property
     def complete(self) -> bool:
-        """Whether the wish holds nothing beyond its demands."""
+        """Return True if the wish contains nothing beyond its demands."""
         return self.wish.known
 
     def __call__(self, reply: str, /, *, cut: bool = False) -> bool:
@@ -242,7 +242,7 @@ class RuleChecker:
 
 
 def checker_of(rule: str) -> RuleChecker | None:
-    """A checker for what a rule asks; None for a rule that no program can check."""
+    """Return a checker for a rule; None if no program can check it."""
     wish = parse(rule)
     return RuleChecker(wish) if any(_is_checkable(demand) for demand in wish.demands) else None
 

@@ -1,8 +1,8 @@
-"""Whether a newer note says otherwise than an older one. Pure, and without a model.
+"""Comparison of a newer note with an older one. Pure, and without a model.
 
-A rule speaks of aspects of a reply (its length, its language, lists ...), each with a value (short, French, no). A
-newer rule replaces an older one where they give an aspect different values, or where it speaks of all that the older
-one speaks of. Rules of which the table knows no aspect, and facts, are compared by their words. In doubt both stay.
+A rule is about aspects of a reply (its length, its language, lists ...), each with a value (short, French, no). A newer
+rule replaces an older one if they give an aspect different values, or if it covers all aspects of the older one. Rules
+without a known aspect, and facts, are compared by their words. In doubt both stay.
 """
 # ruff: noqa: E501, SIM905  (a shape, and a list of words, is read in one line)
 
@@ -22,7 +22,7 @@ from openclaw_rl.types import NoteKind
 
 
 class Saying(NamedTuple):
-    """What a note says; ``vague``: which way, not how far."""
+    """A note's text and kind; ``vague``: a direction without a measure."""
 
     text: str
     kind: NoteKind
@@ -106,7 +106,7 @@ _ASPECTS: dict[str, tuple[_Value, ...]] = {
     ),
     "form of address": _values(yes=r"\b(?:call|address) me\b"),
 }
-"""by aspect, its values in the order in which they are looked for: the first that is found counts"""
+"""by aspect, its values in search order: the first match counts"""
 
 _FILLER = frozenset(
     "a an the please to of in on at as is are be it its this that these those your you my me i we our for with and or"
@@ -121,11 +121,11 @@ _STATES = re.compile(
 )
 _ALIKE = 0.6
 _REMEMBERED = 4096
-"""texts whose aspects and words are kept at hand: a note is compared with every new one of its user"""
+"""texts with cached aspects and words: a note is compared with every new one of its user"""
 
 
 def contradicts(newer: Saying, older: Saying) -> bool:
-    """Whether the newer note is to replace the older one."""
+    """Check if the newer note replaces the older one."""
     if newer.kind != older.kind or same_words(newer.text, older.text):
         return False
     if newer.kind == "fact":
@@ -140,13 +140,13 @@ def contradicts(newer: Saying, older: Saying) -> bool:
 
 
 def opposes(one: str, other: str) -> str | None:
-    """The aspect of a reply for which two rules want different things, None where there is none."""
+    """Return an aspect of a reply for which two rules want different values; None without one."""
     first, second = aspects(one), aspects(other)
     return next((aspect for aspect in first if aspect in second and first[aspect] != second[aspect]), None)
 
 
 def says_same(one: str, other: str) -> bool:
-    """Whether two rules want the same of an aspect of a reply, or, where the table knows none, are of the same words."""
+    """Check if two rules want the same value for an aspect or, without known aspects, share most words."""
     first, second = aspects(one), aspects(other)
     if first and second:
         return any(second.get(aspect) == value for aspect, value in first.items())
@@ -154,7 +154,7 @@ def says_same(one: str, other: str) -> bool:
 
 
 def says_again(newer: Saying, older: Saying) -> bool:
-    """Whether the newer note is the older one once more: in its words, with less of a measure, or put as it is put."""
+    """Check if the newer note repeats the older one: in its words, with less of a measure, or in the same wording."""
     if newer.kind != older.kind:
         return False
     if same_words(newer.text, older.text) or says_less(newer, older):
@@ -163,24 +163,24 @@ def says_again(newer: Saying, older: Saying) -> bool:
 
 
 def says_less(newer: Saying, older: Saying) -> bool:
-    """Whether the newer note only says vaguely what the older one says with its measure."""
+    """Check if the newer note is a vague form of the older one's measure."""
     new, old = aspects(newer.text), aspects(older.text)
     within = bool(new) and all(old.get(aspect) == value for aspect, value in new.items())
     return newer.kind == older.kind == "rule" and newer.vague and not older.vague and within
 
 
 def same_words(one: str, other: str) -> bool:
-    """Whether two notes are of the same words in the same order."""
+    """Check if two notes have the same words in the same order."""
     return _folded(one) == _folded(other)
 
 
 @lru_cache(maxsize=_REMEMBERED)
 def aspects(text: str) -> Mapping[str, str]:
-    """The aspects of a reply that a rule is about, each with the value that it asks for."""
+    """Return a rule's aspects of a reply, each with the requested value."""
     plain = wording(text)
     values = {
-        aspect: next((value.name.rstrip("_") for value in known if value.pattern.search(plain)), None)
-        for aspect, known in _ASPECTS.items()
+        aspect: next((value.name.rstrip("_") for value in options if value.pattern.search(plain)), None)
+        for aspect, options in _ASPECTS.items()
     }
     for demand in parse(text).demands:
         aspect, value = _of_demand(demand)
@@ -190,7 +190,7 @@ def aspects(text: str) -> Mapping[str, str]:
 
 
 _NAMES = {"list": "lists", "numbering": "lists", "emoji": "emojis", "name": "form of address"}
-"""aspects of demands that the table here names otherwise"""
+"""aspects of demands with another name in this table"""
 
 
 def _of_demand(demand: Demand) -> tuple[str, str | None]:
@@ -204,9 +204,9 @@ def _of_demand(demand: Demand) -> tuple[str, str | None]:
 
 
 def _overlap(one: str, other: str) -> float:
-    """The share of the words that count which both have; "mention prices" and "never mention prices" have all."""
-    left, right = _content(one), _content(other)
-    return len(left & right) / len(left | right) if left and right else 0.0
+    """Return the share of common content words; "mention prices" and "never mention prices" have all in common."""
+    first, second = _content(one), _content(other)
+    return len(first & second) / len(first | second) if first and second else 0.0
 
 
 @lru_cache(maxsize=_REMEMBERED)
@@ -225,10 +225,10 @@ def _put(text: str) -> str:
 
 
 def _same_subject(one: str, other: str) -> bool:
-    """Whether two facts say of the same thing what it is: "The file is a.txt", "The file is called b.txt" are two."""
+    """Check if two facts define the same subject by the same verb: "is a.txt" and "is called b.txt" do not."""
     first, second = _STATES.match(one), _STATES.match(other)
     if first is None or second is None:
         return False
     subject, again = _content(first["subject"]), _content(second["subject"])
-    short = all(len(words(found["value"])) <= 4 for found in (first, second))
+    short = all(len(words(match["value"])) <= 4 for match in (first, second))
     return bool(subject) and subject == again and first["verb"].casefold() == second["verb"].casefold() and short

@@ -1,4 +1,4 @@
-"""Features of a message for models of hashed features: runs of words and letters, and the shape of the text."""
+"""Features of a message for models of hashed features: runs of words and letters, and the text's form."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 MOST = 2_000
-"""characters of a text that are looked at: the head and the tail"""
+"""characters of a text that are read: the head and the tail"""
 
 _PUNCTUATION = r"\s!-/:-@\[-`{-~¡-¿‐-⁯、-〿！-／：-＠［-｀｛-･।॥؟،؛۔"
 _UNSPACED = r"㐀-䶿一-鿿぀-ヿ豈-﫿ฯ-๛"
@@ -28,7 +28,7 @@ _ENDS = "^", "$"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """Features of one sort; together they weigh ``weight``, however many they are."""
+    """Features of one kind, with a total weight of ``weight`` regardless of their number."""
 
     names: Sequence[str]
     weight: float
@@ -36,36 +36,36 @@ class Family:
 
 
 def bounded(text: str, most: int = MOST) -> str:
-    """Head and tail of a long text."""
+    """Return the head and tail of a long text."""
     return text if len(text) <= most else f"{text[: most * 2 // 3]}\n{text[-most // 3 :]}"
 
 
 def tokens(text: str) -> list[str]:
-    """Words in small letters, single characters where words are not spaced, numbers as 0, marks that carry tone."""
+    """Return words in small letters, single unspaced characters, numbers as 0, and marks that carry tone."""
     plain = unicodedata.normalize("NFKC", text).lower().replace("’", "'")
     plain = _STRETCHED.sub(r"\1\1", plain)
-    return ["0" if found[0].isdigit() else found for found in TOKEN.findall(plain)]
+    return ["0" if token[0].isdigit() else token for token in TOKEN.findall(plain)]
 
 
 def own_families(message: str) -> tuple[Family, ...]:
-    """The features of a message by itself."""
+    """Return the features of a message by itself."""
     message = bounded(message)
-    found = tokens(message)
+    pieces = tokens(message)
     return (
-        Family(names=list(_words(found)), weight=3.0, shared=False),
-        Family(names=list(_letters(found)), weight=2.0, shared=False),
-        Family(names=list(_shape(message, found)), weight=0.5, shared=False),
+        Family(names=list(_words(pieces)), weight=3.0, shared=False),
+        Family(names=list(_letters(pieces)), weight=2.0, shared=False),
+        Family(names=list(_shape(message, pieces)), weight=0.5, shared=False),
     )
 
 
 def place(feature: str, slots: int) -> tuple[int, int]:
-    """The slot of a feature, and what its check must be: 1 .. 255."""
+    """Return a feature's slot, and the required value of its check: 1 .. 255."""
     hashed = zlib.crc32(feature.encode("utf-8", "replace"))
     return hashed % slots, (hashed >> 24) % 255 + 1
 
 
 def _words(found: Sequence[str]) -> Iterator[str]:
-    """Runs of one to three tokens (one to four characters of an unspaced script), with both ends marked."""
+    """Yield runs of one to three tokens (one to four characters of an unspaced script), with both ends marked."""
     marked = (_ENDS[0], *found, _ENDS[1])
     yield from (f"w {word}" for word in found)
     for size in (2, 3):
@@ -80,22 +80,22 @@ def _words(found: Sequence[str]) -> Iterator[str]:
 
 
 def _letters(found: Sequence[str]) -> Iterator[str]:
-    """Runs of three to five letters within a spaced word and over its ends."""
+    """Yield runs of three to five letters within a spaced word and across its ends."""
     for word in found:
         if CJK.match(word) or not word[0].isalpha():
             continue
-        whole = f" {word} "
+        padded = f" {word} "
         for size in (3, 4, 5):
-            yield from (f"c{whole[at : at + size]}" for at in range(len(whole) - size + 1))
+            yield from (f"c{padded[at : at + size]}" for at in range(len(padded) - size + 1))
 
 
 def bucket(count: float, steps: Sequence[float]) -> int:
-    """How many of the steps a count reaches."""
+    """Return the number of steps that a count reaches."""
     return sum(count >= step for step in steps)
 
 
 def _shape(message: str, found: Sequence[str]) -> Iterator[str]:
-    """Length, tone of the punctuation, lines, code."""
+    """Yield the length, the tone of the punctuation, lines and code."""
     yield f"x length {bucket(len(found), (2, 4, 7, 11, 16, 24, 36, 60))}"
     yield f"x asks {int(bool(ASKS.search(message)))}"
     yield f"x marks {bucket(message.count('!') + message.count('！'), (1, 2, 4))}"

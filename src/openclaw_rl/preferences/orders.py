@@ -1,11 +1,11 @@
-"""Standing orders in a user's message: sentences that say how all later replies are to be.
+"""Standing orders in a user's message: sentences that order something of all later replies.
 
     standing_orders("From now on only give me the code. Next: sort by date.")   ("From now on only give me the code.",)
     standing_orders("Always sort the output by date.")                          ()
 
 A logistic model of hashed n-grams reads each sentence by itself (fitted by `scripts/judge_reader/fit_orders.py` on
-`data/orders`). Around it stand checks that others wrote none of the message: a false order changes every later prompt,
-a missed one can be said again.
+`data/orders`). Further checks reject messages with foreign text: a false order changes every later prompt, while a
+missed one can be repeated.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from openclaw_rl.preferences.signs import LANGUAGES, OTHERS, PLAYS, STATERS
 from openclaw_rl.preferences.standing import HANDS_OVER, is_aside, is_framed, sentences_of, stands
 
 LONGEST = 600
-"""characters of a message that may hold a standing order; a longer one is a text"""
+"""maximum characters of a message with a standing order; a longer one is a text"""
 MOST_SENTENCES = 8
 THRESHOLD = 2.5
-"""log-odds from which on a sentence is an order: 6 of 1,570 messages of strangers that hold none reach it"""
+"""minimum log-odds of an order: 6 of 1,570 strangers' messages without one reach it"""
 MAGIC = b"orders-1\n"
 SHIPPED = Path(__file__).parent / "orders.bin"
 
@@ -37,14 +37,14 @@ _PERSONS = re.compile(
     r"|я|мне|меня|мой|моя|ты|тебя|твой|вы|ben|bana|benim|sen|saya|aku|kamu|tôi|mình|bạn|jag|mig|min|du|mnie|mój|ty)(?!\w)"
     r"|我|你|您|私|僕|俺|あなた|나|내|저|제|너|أنا|لي|मैं|मुझे|मेरे"
 )
-"""persons of a conversation: a sentence of a story rarely has one"""
+"""persons of a conversation: a story's sentence rarely has one"""
 _BRIEF = 5
-"""words of a sentence that may stand before an order without naming a person ("Good.", "and in rust?")"""
+"""words below which a sentence before an order need not name a person ("Good.", "and in rust?")"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderModel:
-    """``checks`` and ``table`` `[slots]`, a check of 0 where a slot is empty; a weight is its entry times ``scale``."""
+    """``checks`` and ``table`` `[slots]`, a check of 0 for an empty slot; a weight is its entry times ``scale``."""
 
     checks: bytes
     table: memoryview
@@ -52,7 +52,7 @@ class OrderModel:
     bias: float
 
     def score(self, sentence: str) -> float:
-        """The log-odds that a sentence is a standing order."""
+        """Return the log-odds that a sentence is a standing order."""
         slots, total = len(self.checks), 0.0
         for family in order_families(sentence):
             names = dict.fromkeys(family.names)
@@ -65,7 +65,7 @@ class OrderModel:
 
 
 def order_families(sentence: str) -> tuple[Family, ...]:
-    """What the model sees of a sentence: its words and letters, and the signs that the languages' tables know."""
+    """Return a sentence's features: its words and letters, and the signs in the languages' tables."""
     return (*own_families(sentence), Family(names=list(_signs(sentence)), weight=1.5, shared=False))
 
 
@@ -86,7 +86,7 @@ def _signs(sentence: str) -> Iterator[str]:
 
 
 def standing_orders(message: str) -> tuple[str, ...]:
-    """The sentences of a user's own ``message`` that order something of all later replies."""
+    """Return the sentences in a user's own ``message`` that order something of all later replies."""
     if len(message) > LONGEST:
         return ()
     sentences = sentences_of(message)
@@ -98,8 +98,8 @@ def standing_orders(message: str) -> tuple[str, ...]:
         for number, sentence in enumerate(sentences)
         if _may_order(sentence) and model.score(sentence) >= THRESHOLD
     ]
-    rest = [sentence for at, sentence in enumerate(sentences) if at not in orders]
-    if not orders or any(map(OTHERS.search, sentences)) or any(map(HANDS_OVER.search, rest)):
+    remainder = [sentence for at, sentence in enumerate(sentences) if at not in orders]
+    if not orders or any(map(OTHERS.search, sentences)) or any(map(HANDS_OVER.search, remainder)):
         return ()
     if _is_prose(sentences[: orders[0]]):
         return ()
@@ -107,12 +107,12 @@ def standing_orders(message: str) -> tuple[str, ...]:
 
 
 def _may_order(sentence: str) -> bool:
-    """Whether a sentence has no shape of another text, asks nothing and gives no part to play."""
+    """Check that a sentence has no form of foreign text, is no question and assigns no role."""
     return not is_framed(sentence) and sentence.rstrip(' "”)')[-1:] not in "?？؟" and PLAYS.search(sentence) is None
 
 
 def _is_prose(before: Sequence[str]) -> bool:
-    """Whether what stands before an order reads like a text: a story tells before somebody in it orders something."""
+    """Check if the text before an order reads like prose: a story narrates before a character orders something."""
     return any(
         sentence.rstrip()[-1:] in ":："
         or is_framed(sentence)
@@ -127,22 +127,22 @@ def _is_prose(before: Sequence[str]) -> bool:
 
 
 def pack(model: OrderModel) -> bytes:
-    """The model as a file."""
+    """Return the model as a file."""
     head = {"slots": len(model.checks), "scale": model.scale, "bias": model.bias}
     return MAGIC + json.dumps(head).encode() + b"\n" + model.checks + model.table.tobytes()
 
 
 def unpack(data: bytes, *, name: str) -> OrderModel:
-    """The model of a file. Raises ConfigError for one that is damaged."""
+    """Return a file's model; raises ConfigError if it is damaged."""
     try:
         if not data.startswith(MAGIC):
-            raise ValueError("it does not begin like one")
+            raise ValueError("its header is missing")
         end = data.index(b"\n", len(MAGIC))
-        head, rest = json.loads(data[len(MAGIC) : end]), data[end + 1 :]
-        if len(rest) != 2 * head["slots"]:
-            raise ValueError(f"{len(rest)} bytes for {head['slots']} slots")
-        table = memoryview(rest)[head["slots"] :].cast("b")
-        return OrderModel(checks=rest[: head["slots"]], table=table, scale=head["scale"], bias=head["bias"])
+        head, body = json.loads(data[len(MAGIC) : end]), data[end + 1 :]
+        if len(body) != 2 * head["slots"]:
+            raise ValueError(f"{len(body)} bytes for {head['slots']} slots")
+        table = memoryview(body)[head["slots"] :].cast("b")
+        return OrderModel(checks=body[: head["slots"]], table=table, scale=head["scale"], bias=head["bias"])
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             f"{name} is no model of standing orders: {error}", remedy="install again, or make judge-reader"
@@ -151,5 +151,5 @@ def unpack(data: bytes, *, name: str) -> OrderModel:
 
 @cache
 def shipped_orders() -> OrderModel:
-    """The model that comes with the package."""
+    """Return the model shipped with the package."""
     return unpack(SHIPPED.read_bytes(), name=str(SHIPPED))

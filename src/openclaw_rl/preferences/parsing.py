@@ -1,9 +1,9 @@
-"""Parses a wish for replies into demands. Table-driven, several languages, without a model. Pure.
+"""Parses a wish about replies into demands. Table-driven, several languages, without a model. Pure.
 
     parse("Höchstens 30 Wörter, bitte.").demands    (Demand(aspect="words", relation="most", number=30),)
-    parse("Be more like a pirate.")                  no demand and ``rest``: no program knows how to check it
+    parse("Be more like a pirate.")                  no demand and ``rest``: no program can check it
 
-A demand that a text makes of a part of the reply, or of another thing ("titles under six words"), is left to ``rest``.
+A demand on a part of the reply, or on another thing ("titles under six words"), counts as ``rest``.
 """
 # ruff: noqa: E501, SIM905  (a pattern, and a list of words, is read in one line)
 
@@ -53,7 +53,7 @@ _ELSEWHERE = pattern(
     r"|posts?|stor(?:y|ies)|poems?|essays?|descriptions?|names?|labels?|quotes?)\b(?=.{0,30}\d|.{0,30}\bwords?)"
     r"|\b(?:when(?:ever)?|unless|except)\b"
 )
-"""signs that a measure is that of a part, of another thing, or holds under a condition"""
+"""signs that a measure applies to a part or to another thing, or under a condition"""
 _EACH = pattern(
     r"\b(?:each|per|every|first|last)\b(?! (?:time|answer|reply|response|message|single time))"
     r"|\b(?:words?|sentences?|lines?)\s+(?:each|per)\b|\b(?:jede[rsn]?|chaque|cada|ogni|elke?) (?!antwort|réponse|respuesta|risposta|resposta|antwoord)"
@@ -148,7 +148,7 @@ _SMALL = frozenset(
 )
 """words beside the demands that ask for nothing"""
 _FEW = 2
-"""other words up to which a text is taken to ask for nothing more"""
+"""maximum other words in a text that asks for nothing more"""
 
 
 class _Match(NamedTuple):
@@ -158,31 +158,31 @@ class _Match(NamedTuple):
 
 
 def parse(text: str) -> Wish:
-    """The demands of a text that is known to be a wish; an empty ``demands`` where no table knows it."""
+    """Return the demands in a text known to be a wish; ``demands`` is empty if no table matches it."""
     plain = text.replace("’", "'").strip()
     matches = _without_overlaps([match for read in _READERS for match in read(plain)])
-    kept: dict[str, _Match] = {}
+    by_aspect: dict[str, _Match] = {}
     for match in matches:
-        kept.setdefault(match.demand.aspect, match)
-    rest = _asks_more(plain, kept.values())
-    return Wish(text=text, demands=tuple(match.demand for match in kept.values()), rest=rest or not kept)
+        by_aspect.setdefault(match.demand.aspect, match)
+    asks_more = _asks_more(plain, by_aspect.values())
+    return Wish(text=text, demands=tuple(match.demand for match in by_aspect.values()), rest=asks_more or not by_aspect)
 
 
 def _without_overlaps(matches: list[_Match]) -> list[_Match]:
-    """The matches in their order, without those that lie inside an earlier reader's one."""
-    kept: list[_Match] = []
+    """Return the matches in order, without those inside an earlier reader's match."""
+    separate: list[_Match] = []
     for match in matches:
-        if not any(other.start <= match.start and match.end <= other.end for other in kept):
-            kept.append(match)
-    return kept
+        if not any(earlier.start <= match.start and match.end <= earlier.end for earlier in separate):
+            separate.append(match)
+    return separate
 
 
 def _asks_more(text: str, matches: Iterable[_Match]) -> bool:
-    """Whether words beside the matches may ask for something else."""
-    left = list(text)
+    """Check if words beside the matches may ask for something else."""
+    remaining = list(text)
     for match in matches:
-        left[match.start : match.end] = " " * (match.end - match.start)
-    beside = "".join(left).casefold()
+        remaining[match.start : match.end] = " " * (match.end - match.start)
+    beside = "".join(remaining).casefold()
     for _relation, shape in _DIRECTIONS:
         beside = shape.sub(" ", beside)
     words = re.findall(r"[^\W\d_]+(?:'[^\W\d_]+)?", beside)
@@ -198,16 +198,16 @@ def _measures(text: str) -> Iterator[_Match]:
         return
     for relation, excluded, shape in (*_BEFORE, *_AFTER):
         for match in shape.finditer(text):
-            if (made := _measure(match, relation, excluded)) is not None:
-                yield made
+            if (measure := _measure(match, relation, excluded)) is not None:
+                yield measure
     for match in _CHINESE.finditer(text):
         yield _chinese_measure(match)
-    if (alone := _ALONE.search(text)) and not _is_refused(text, alone.start()):
-        yield _Match(Demand(aspect="sentences", relation="most", number=1), *alone.span())
+    if (single := _ALONE.search(text)) and not _is_refused(text, single.start()):
+        yield _Match(Demand(aspect="sentences", relation="most", number=1), *single.span())
     for match in _BARE.finditer(text):
         limit: Relation = "most" if _unit(match) in ("sentences", "paragraphs", "lines") else "about"
-        if (made := _measure(match, limit, excluded=False)) is not None:
-            yield made
+        if (measure := _measure(match, limit, excluded=False)) is not None:
+            yield measure
 
 
 def _unit(match: re.Match[str]) -> str | None:
@@ -305,7 +305,7 @@ def _forms(text: str) -> Iterator[_Match]:
 
 
 def _directions(text: str) -> Iterator[_Match]:
-    """Longer or shorter with no measure; not beside a measure, which says it better."""
+    """Yield a demand for longer or shorter replies; not beside a measure, which is more precise."""
     if any(match.demand.aspect in LENGTHS for match in _measures(text)):
         return
     for relation, shape in _DIRECTIONS:
@@ -325,4 +325,4 @@ _READERS: tuple[Callable[[str], Iterator[_Match]], ...] = (
     _forms,
     _directions,
 )
-"""in this order: text in quotes is read first, so that words inside it ask for nothing"""
+"""in this order: quoted text is read first, so that words inside it ask for nothing"""

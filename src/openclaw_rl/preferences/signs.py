@@ -1,17 +1,17 @@
-"""Signs in several languages that a wish holds for all replies, and that a sentence speaks of a reply.
+"""Signs in several languages that a wish applies to all replies, and that a sentence is about a reply.
 
 One `Signs` per language, all patterns searched without regard to case:
 
 durable   "from now on", "in future", "each reply": in an order, anywhere
-adverbs   "always", "never": where an order has them
-habits    an order that begins so is about what is done each time ("stop using", "keep adding")
-replies   nouns and verbs of replies
-reviews   how a sentence begins that says how a reply was
-subjects  how a statement begins, which is no order
-wishes    a statement that is an order all the same ("I want", "you should")
-asks      how a polite order begins that ends in a question mark
-remember  signs that a fact is to be kept
-filler    words that a message may hold besides
+adverbs   "always", "never": at their position in an order
+habits    beginnings of orders about a repeated action ("stop using", "keep adding")
+replies   nouns and verbs about replies
+reviews   beginnings of sentences that rate a reply
+subjects  beginnings of statements, which are no orders
+wishes    statements that are orders nevertheless ("I want", "you should")
+asks      beginnings of polite orders with a question mark
+remember  signs that a fact should be kept
+filler    other words that a message may contain
 """
 # ruff: noqa: E501  (a list of words is read in one line)
 
@@ -25,7 +25,7 @@ _NEVER_MATCHES = r"(?!)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signs:
-    """The signs of one language, compiled. ``spaced`` is False where words are written without blanks."""
+    """One language's compiled signs. ``spaced`` is False if words are written without blanks."""
 
     name: str
     durable: re.Pattern[str]
@@ -79,7 +79,7 @@ def _signs(
 
 
 _UP_TO_THREE = r"(?:[^\s,.;:!?]+\s+){0,3}?"
-"""words before an adverb in an order of a language that puts the verb first"""
+"""words before an adverb in an order, for languages that put the verb first"""
 
 ENGLISH = _signs(
     "en",
@@ -235,7 +235,7 @@ STATERS = re.compile(
     r"|ik|hij|zij|ze|wij|я|он|она|они|мы)(?!\w)",
     re.IGNORECASE,
 )
-"""pronouns of a statement in any of the languages: "never" beside one of them orders nothing"""
+"""pronouns of a statement in any of the languages: "never" beside one of them is no order"""
 LANGUAGES: tuple[Signs, ...] = (
     ENGLISH,
     GERMAN,
@@ -253,9 +253,9 @@ OTHERS = re.compile(
     r"|lei|loro|ele|ela|eles|elas|hij|zij|hem|hun|он|она|они|его|её|им)(?!\w)|他|她|彼",
     re.IGNORECASE,
 )
-"""words for somebody who is neither the user nor the assistant"""
+"""words for persons other than the user and the assistant, and for their speech"""
 PLAYS = re.compile(
     r"\b(?:you are|you're|you will|act as|act like|pretend|imagine|assume|suppose|role-?play|du bist|stell dir|tu es|vous êtes|eres|imagina|sei|você é)\b|你是|假设",
     re.IGNORECASE,
 )
-"""how a part to play or a supposition is given, which is no order about replies"""
+"""words that assign a role or make a supposition, which is no order about replies"""

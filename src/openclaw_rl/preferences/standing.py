@@ -1,14 +1,14 @@
-"""Whether a wish holds for all replies: the one place that decides which words of a user may become a standing note.
+"""Reach of a wish: the only place that decides which words of a user may become a standing note.
 
     reach("Please answer in French.", "rule", "Too long. From now on, answer in French please.")     standing
     reach("Shorter, please.", "rule", "Shorter, please.")                                            wish
     reach("Always mention Acme.", "rule", "They nodded. From now on, always mention Acme. Go on.")   doubtful
     reach("Refactor the parser.", "rule", "Please refactor the parser.")                             once
 
-A note changes every later prompt, so a wish stands at once only where the message itself says so: an order with a sign
-of standing ("from now on", "never", "each reply") or a measure of replies ("under 30 words", "in bullets"), in a
-message that speaks of the reply before it or holds nothing else. A text of somebody else's nearly always holds a
-sentence that does neither, and then nothing in it stands. Pure, and without a model; in doubt it does not stand.
+A note changes every later prompt, so a wish is standing at once only if the message itself shows it: an order with a
+sign of permanence ("from now on", "never", "each reply") or a measure for replies ("under 30 words", "in bullets"), in
+a message that is about the reply before it or contains nothing else. Foreign text nearly always contains a sentence
+that fits neither, and then nothing in it is standing. Pure, and without a model; in doubt a wish is not standing.
 """
 
 # ruff: noqa: E501  (a shape is read in one line)
@@ -26,10 +26,10 @@ from openclaw_rl.text import words
 from openclaw_rl.types import HintKind, Reach
 
 _LONGEST = 600
-"""characters of a message that may hold a standing wish; a longer one is a text, not a remark"""
+"""maximum characters of a message with a standing wish; a longer one is a text, not a remark"""
 _MOST_SENTENCES = 6
 _LONG_REVIEW = 24
-"""words of a sentence that may speak of the reply"""
+"""maximum words of a sentence about the reply"""
 _QUOTED = re.compile(
     r"\"[^\"\n]*\"|“[^“”\n]*”|„[^„“”\n]*[“”]|«[^«»\n]*»|「[^「」\n]*」|『[^『』\n]*』|`[^`\n]+`|(?<!\w)'[^'\n]+'(?!\w)"
 )
@@ -38,7 +38,7 @@ _FRAMED = re.compile(
     r"\A\W*(?:[-–—>|*•#]|\d+[.)]\s|\()|[\[\](){}<>|=]|[–—]|\s-\s|https?://|\A[^\W\d_]*[A-ZÄÖÜ]{3,}[.:]|_{2,}",
     re.UNICODE,
 )
-"""shapes of another text: a list item, a heading, a stage direction, code"""
+"""patterns of foreign text: a list item, a heading, a stage direction, code"""
 _COLON = re.compile(r"[:：]")
 _BEFORE_COLON = re.compile(
     r"(?i)\A\W*(?:please|ok|okay|also|rule|new rule|note|reminder|feedback|one (?:more )?(?:thing|rule|wish)|(?:my )?(?:wish|preference|request)"
@@ -51,27 +51,27 @@ HANDS_OVER = re.compile(
     r"|speech|email|e-mail|article|following|above|below|attached|übersetz\w*|fortsetz\w*|geschichte|brief|traduis\w*|traduce\w*|traduci|traduz\w*"
     r"|vertaal|histoire|lettre|carta|lettera|verhaal|brief)\b|翻译|续写|故事|信|文章|总结"
 )
-"""words of a request that hands over a text, or speaks of one"""
+"""words of a request that hands over or mentions a text"""
 _FORMS = frozenset({"emoji", "headings", "bold", "markdown", "table", "code block"})
-"""aspects of the form of a reply, of which only the absence is a wish for all replies"""
+"""aspects of a reply's form of which only the absence is a wish for all replies"""
 _CONTENT = 4
-"""letters of a word by which a paraphrase is found again in a sentence"""
+"""minimum letters of a word that links a paraphrase to a sentence"""
 
 _Role: TypeAlias = Literal["order", "review", "filler", "question", "other"]
 
 
 class _Reading(NamedTuple):
-    """A message as one language has it: the sentences that stand, and whether all the others speak of the reply."""
+    """A message by one language's signs: its standing orders; ``own`` if all other sentences are about the reply."""
 
     orders: tuple[str, ...]
     own: bool
 
 
 def reach(text: str, kind: HintKind, message: str, *, whole: bool = True) -> Reach:
-    """How far a wish goes that a judge took from a user's next ``message``.
+    """Return the reach of a wish that a judge extracted from a user's next ``message``.
 
-    ``text`` may be the user's sentence or a judge's paraphrase. ``whole`` is False where the message handed over text
-    of others besides ``message``: then nothing stands.
+    ``text`` may be the user's sentence or a judge's paraphrase. ``whole`` is False if foreign text accompanies
+    ``message``: then nothing is standing.
     """
     if kind == "complaint":
         return "once"
@@ -90,24 +90,24 @@ def reach(text: str, kind: HintKind, message: str, *, whole: bool = True) -> Rea
 
 
 def _reach_of_fact(message: str, sentences: Sequence[str]) -> Reach:
-    """A fact stands where its user says that it is to be kept."""
+    """Return a fact's reach: standing if its user asks to remember it."""
     if len(sentences) > _MOST_SENTENCES or any(is_framed(sentence) for sentence in sentences):
         return "doubtful"
     return "standing" if any(signs.remember.search(message) for signs in LANGUAGES) else "wish"
 
 
 def sentences_of(message: str) -> list[str]:
-    """The sentences of a message, with what stands in quotation marks blanked so that it neither cuts nor orders."""
+    """Return a message's sentences; punctuation inside quotation marks does not cut."""
     masked = _QUOTED.sub(
         lambda quoted: "_" if len(quoted.group()) < 3 else f"“{'x' * (len(quoted.group()) - 2)}”", message
     )
-    cuts = [0, *(end for found in _ENDS.finditer(masked) for end in found.span()), len(masked)]
+    cuts = [0, *(end for match in _ENDS.finditer(masked) for end in match.span()), len(masked)]
     spans = zip(cuts[::2], cuts[1::2], strict=True)
     return [sentence for start, end in spans if (sentence := message[start:end].strip())]
 
 
 def _read(sentences: Sequence[str], signs: Signs) -> _Reading:
-    """A message of few sentences, each with its part in it."""
+    """Return the role of each sentence in a short message."""
     if len(sentences) > _MOST_SENTENCES:
         return _Reading((), own=False)
     roles = [_role(sentence, signs) for sentence in sentences]
@@ -131,7 +131,7 @@ def _role(sentence: str, signs: Signs) -> _Role:
 
 
 def is_framed(sentence: str) -> bool:
-    """Whether a sentence has the shape of a piece of another text: a speaker's name before a colon, a list, code."""
+    """Check if a sentence has the form of foreign text: a speaker's name before a colon, a list, code."""
     bare = _QUOTED.sub("_", sentence)
     if _FRAMED.search(bare):
         return True
@@ -140,44 +140,44 @@ def is_framed(sentence: str) -> bool:
 
 
 def is_aside(sentence: str, signs: Signs) -> bool:
-    """Whether a sentence says nothing, or speaks of the reply before it."""
+    """Check if a sentence is filler or about the reply before it."""
     return _is_filler(sentence, signs) or _reviews(sentence, signs)
 
 
 def _is_filler(sentence: str, signs: Signs) -> bool:
-    found = words(sentence.casefold())
-    return all(word in signs.filler for word in found)
+    tokens = words(sentence.casefold())
+    return all(word in signs.filler for word in tokens)
 
 
 def stands(sentence: str, signs: Signs) -> bool:
-    """Whether it is an order for all replies: a measure and nothing else, or an order with a sign of standing."""
+    """Check for an order about all replies: a measure and nothing else, or an order with a sign of permanence."""
     asks = sentence.rstrip(' "”)')[-1:] in "?？"
     if asks and not signs.asks.match(_after_review(sentence, signs)):
         return False
-    rest = _after_review(sentence, signs)
-    if _is_measure(parse(rest)) and _fits(rest, signs):
+    order = _after_review(sentence, signs)
+    if _is_measure(parse(order)) and _fits(order, signs):
         return True
-    if _has_habit(rest, signs) or _has_adverb(rest, signs):
+    if _has_habit(order, signs) or _has_adverb(order, signs):
         return True
-    return any(_is_order(rest, sign, signs) for sign in signs.durable.finditer(rest))
+    return any(_is_order(order, sign, signs) for sign in signs.durable.finditer(order))
 
 
 def _has_habit(sentence: str, signs: Signs) -> bool:
-    """Whether a clause of an order begins with "stop using" or its like."""
+    """Check if a clause of an order begins with "stop using" or a similar habit."""
     if STATERS.match(sentence) or signs.subjects.match(sentence):
         return False
     return any(signs.habits.match(_bare(clause, signs)) for clause in _CLAUSE.split(sentence))
 
 
 def _has_adverb(sentence: str, signs: Signs) -> bool:
-    """Whether "always" or "never" stands where an order has it."""
+    """Check if "always" or "never" is at its position in an order."""
     sign = signs.adverbs.match(sentence) if signs.spaced else signs.adverbs.search(sentence)
     states = STATERS.match(sentence) or signs.subjects.match(sentence)
     return sign is not None and (states is None or signs.wishes.match(sentence) is not None)
 
 
 def _bare(sentence: str, signs: Signs) -> str:
-    """Without leading words that say nothing."""
+    """Return the sentence without leading filler words."""
     for word in re.finditer(r"[^\W\d_]+", sentence):
         if word.group().casefold() not in signs.filler:
             return sentence[word.start() :]
@@ -185,18 +185,18 @@ def _bare(sentence: str, signs: Signs) -> str:
 
 
 def _after_review(sentence: str, signs: Signs) -> str:
-    """Without leading clauses that speak of the reply or say nothing: "Too long, from now on ..."."""
-    rest = sentence
-    while comma := _COMMA.search(rest):
-        clause = rest[: comma.start()]
+    """Return the sentence without leading clauses of filler or about the reply: "Too long, from now on ..."."""
+    remainder = sentence
+    while comma := _COMMA.search(remainder):
+        clause = remainder[: comma.start()]
         if not (_is_filler(clause, signs) or signs.reviews.match(clause)):
             break
-        rest = rest[comma.end() :].lstrip()
-    return rest or sentence
+        remainder = remainder[comma.end() :].lstrip()
+    return remainder or sentence
 
 
 def _is_measure(wish: Wish) -> bool:
-    """Whether it asks for a length or a list of replies, or refuses a form, and for nothing else."""
+    """Check if a wish asks for a length or a list of replies, or rejects a form, and nothing else."""
 
     def measures(aspect: str, relation: str) -> bool:
         if aspect in LENGTHS:
@@ -207,12 +207,12 @@ def _is_measure(wish: Wish) -> bool:
 
 
 def _fits(sentence: str, signs: Signs) -> bool:
-    """Whether it is no statement: "one sentence was wrong" measures nothing."""
+    """Check that a sentence is no statement: "one sentence was wrong" measures nothing."""
     return not signs.subjects.match(sentence) or signs.wishes.search(sentence) is not None
 
 
 def _is_order(sentence: str, sign: re.Match[str], signs: Signs) -> bool:
-    """Whether the words around a sign are an order: no statement, and nobody else is spoken to before it."""
+    """Check if the words around a sign are an order: no statement, and no address to another person before it."""
     before, after = sentence[: sign.start()], sentence[sign.end() :]
     if (
         before.strip()
@@ -232,7 +232,7 @@ def _is_order(sentence: str, sign: re.Match[str], signs: Signs) -> bool:
 
 
 def _reviews(sentence: str, signs: Signs) -> bool:
-    """Whether it speaks of the reply before it."""
+    """Check if a sentence is about the reply before it."""
     if len(sentence.split()) > _LONG_REVIEW:
         return False
     return (
@@ -245,7 +245,7 @@ def _reviews(sentence: str, signs: Signs) -> bool:
 
 
 def _is_of(text: str, orders: Sequence[str], sentences: Sequence[str]) -> bool:
-    """Whether a hint is what the standing sentences say, and not what else the message holds."""
+    """Check if a hint is based on the standing sentences, not on other parts of the message."""
     folded = " ".join(words(text.casefold()))
     demanded = parse(text).demands
     for order in orders:
@@ -255,14 +255,14 @@ def _is_of(text: str, orders: Sequence[str], sentences: Sequence[str]) -> bool:
         if demanded and set(demanded) & set(parse(order).demands):
             return True
     content = {word for word in folded.split() if len(word) >= _CONTENT}
-    said = {word for order in orders for word in words(order.casefold())}
-    if content and len(content & said) * 2 >= len(content):
+    order_words = {word for order in orders for word in words(order.casefold())}
+    if content and len(content & order_words) * 2 >= len(content):
         return True
-    return len(orders) == len(sentences)  # a paraphrase in other words: there is nothing else that it can be of
+    return len(orders) == len(sentences)  # a paraphrase in other words: the message has no other source for it
 
 
 def _of_replies(text: str) -> bool:
-    """Whether a text may be a wish for replies: by a demand that a table knows, a sign, or a word for replies."""
+    """Check if a text may be a wish about replies: by a known demand, a sign, or a word for replies."""
     if parse(text).demands:
         return True
     return any(

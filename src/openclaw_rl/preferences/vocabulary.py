@@ -1,7 +1,7 @@
-"""Words in which people of several languages state a limit, a form or a language for replies. Tables only.
+"""Words that state a limit, a form or a language for replies, in several languages. Tables only.
 
-Each table maps a meaning to a regular expression over lower-case text with straight quotes. A language is added here
-and nowhere else: parsing, wording and comparison read these tables.
+Each table maps a meaning to a regular expression over lower-case text with straight quotes. A language is added only
+here: parsing, wording and comparison read these tables.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ UNITS: Final = {
     "characters": r"characters?|chars?|zeichen|caractères?|caracteres|caratteri|tekens?",
     "items": r"bullets?|bullet[ -]?points?|points|items|punkten?|stichpunkten?|puntos|punti|pontos|punten",
 }
-"""what a measure counts"""
+"""units of a measure"""
 
 _BELOW = (
     r"under|below|fewer than|less than|shorter than|unter|weniger als|(?:en )?moins de|menos de|meno di|minder dan"
@@ -43,7 +43,7 @@ LIMITS: Final[tuple[tuple[Relation, bool, str], ...]] = (
     ("least", False, _FROM),
     ("most", False, _UP_TO),
 )
-"""(relation, whether the number itself is excluded, the words before the number)"""
+"""(relation, True if the number itself is excluded, words before the number)"""
 LIMITS_AFTER: Final[tuple[tuple[Relation, str], ...]] = (
     ("least", r"or more|at least|minimum|and up|oder mehr|ou plus|o más|o più|ou mais|of meer"),
     (
@@ -91,11 +91,11 @@ _FOREIGN_NUMBERS: Final = {
     word: count for row in _SPELT_NUMBERS.values() for count, word in enumerate(row.split(), 1)
 } | _VARIANTS
 ANY_NUMBER: Final = rf"(?:{NUMBER}|{'|'.join(sorted(_FOREIGN_NUMBERS, key=len, reverse=True))})"
-"""a number in figures or words, in any language of the tables; `count_of` reads it"""
+"""a number in figures or words, in any language of the tables; `count_of` converts it"""
 
 
 def count_of(text: str) -> int:
-    """The value of a match of `ANY_NUMBER`."""
+    """Return the value of a match of `ANY_NUMBER`."""
     lowered = text.lower()
     return _FOREIGN_NUMBERS[lowered] if lowered in _FOREIGN_NUMBERS else number_of(lowered)
 
@@ -129,7 +129,7 @@ LANGUAGES: Final = {
     "vietnamese": "vi|vietnamese|vietnamesisch|vietnamien|vietnamita|vietnamees",
     "latin": "la|latin|latein|latín|latino|latim|latijn",
 }
-"""by language: its ISO code, then its name in the languages of the tables"""
+"""per language: its ISO code, then its name in the languages of the tables"""
 CODES: Final = {name: row.partition("|")[0] for name, row in LANGUAGES.items()}
 LANGUAGE_NAMES: Final = {name: row.partition("|")[2] for name, row in LANGUAGES.items()}
 
@@ -137,7 +137,7 @@ NEGATION: Final = (
     r"(?:no|not|never|without(?: any)?|don't|do not|avoid|stop|skip|drop|quit|less|fewer|instead of|rather than|kein\w*"
     r"|keine?|ohne|nicht|nie|pas(?: de)?|sans|jamais|sin|nunca|senza|mai|sem|geen|zonder|nooit|不要|别|不用|不)"
 )
-"""a word before a form by which the form is not wanted"""
+"""words before a form that reject the form"""
 BULLETS: Final = (
     r"(?:bullet(?:ed)?(?:[ -]?points?|[ -]?lists?)?|bullets|dot[ -]?points?|lists?|liste\w*|aufzählung\w*|stichpunkt\w*"
     r"|puces|listas?|viñetas|elench\w+|punti elenco|lijst\w*|opsomming\w*|列表)"
@@ -146,35 +146,35 @@ PROGRAMMING: Final = "python|javascript|typescript|rust|java|bash|go|kotlin|swif
 
 
 def pattern(text: str) -> re.Pattern[str]:
-    """A compiled, case-insensitive pattern."""
+    """Return a compiled, case-insensitive pattern."""
     return re.compile(text, re.IGNORECASE)
 
 
-# The nouns of a preference: a wish for replies, and the demands that it is made of.
+# The terms of a preference: a wish about replies, and its demands.
 #
 # Wish("At most 30 words, in German.") = length, most 30 words and language, german
 
 Relation: TypeAlias = Literal["most", "least", "about", "more", "less", "yes", "no"]
-"""``more`` and ``less`` are vague: they name a direction and no measure"""
+"""``more`` and ``less`` are vague: a direction without a measure"""
 
 LENGTHS = frozenset({"words", "sentences", "paragraphs", "lines", "characters"})
-"""aspects that measure the length of a reply, each named after its unit"""
+"""aspects that measure a reply's length, each named after its unit"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """One thing that a wish asks of each reply, such as ``Demand(aspect="words", relation="most", number=30)``."""
+    """One property that a wish asks of each reply, such as ``Demand(aspect="words", relation="most", number=30)``."""
 
     aspect: str
     relation: Relation = "yes"
     number: int | None = None
     text: str | None = None
-    """the words, the language or the name that it speaks of"""
+    """the words, the language or the name in the demand"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """A wish as parsed. All its demands hold together; ``rest`` is True where it asks for more than they cover."""
+    """A parsed wish. All its demands apply together; ``rest`` is True if it asks for more than they cover."""
 
     text: str
     demands: tuple[Demand, ...] = ()
@@ -182,5 +182,5 @@ class Wish:
 
     @property
     def known(self) -> bool:
-        """Whether the demands are all that it asks for."""
+        """Return True if the demands are all that the wish asks for."""
         return bool(self.demands) and not self.rest

@@ -1,15 +1,14 @@
-"""In which words a note is put into a prompt: served, taught and measured alike. Pure, and without a model.
+"""Wording of a note in a prompt, the same in serving, training and measurement. Pure, and without a model.
 
     wording("shorter answers please")            "Please answer in under 30 words."
     wording("Keep it under 50 words.")           "Please answer in under 50 words."
     wording("Trim it till 30 words are left.")   "Please answer in under 30 words."
     wording("30 words tops, and name the price") "30 words tops, and name the price. Please answer in under 30 words."
-    wording("Titles under six words.")           as it is: it is not about the whole reply
+    wording("Titles under six words.")           unchanged: it is not about the whole reply
 
-Where a rule asks for nothing but a length or a list, a plain sentence with a measure says it: the embedded model keeps
-to such a sentence far more often than to people's own phrasings (docs/notes.md). Where it may ask for more, the plain
-sentence comes after its own words: nothing is lost. Every other rule, and every fact, stays in the words in which it
-was heard.
+If a rule asks only for a length or a list, a plain sentence with a measure replaces it: the embedded model follows such
+a sentence far more often than people's own phrasings (docs/notes.md). If it may ask for more, the plain sentence
+follows the rule's own words, so nothing is lost. Every other rule, and every fact, keeps its own words.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from openclaw_rl.text import NUMBER, number_of
 from openclaw_rl.types import Note
 
 SHORT = "Please answer in under 30 words."
-"""what "short" is where its user gives no measure"""
+"""the measure of "short" if the user names none"""
 ONE_SENTENCE = "Please answer in one sentence."
 LIST = "Please answer with a bulleted list of short points."
 NO_LIST = "Please answer in plain sentences, without a list."
@@ -28,7 +27,7 @@ PLAIN_SENTENCES = (SHORT, ONE_SENTENCE, LIST, NO_LIST)
 
 _NUMBER = rf"(?P<number>{NUMBER})"
 _FEW = 4
-"""words up to which it is "at most": under two of them there is hardly a reply"""
+"""maximum number worded as "at most": "under two words" hardly leaves a reply"""
 _MOST = (
     r"(?:at (?:the )?most|no more than|not more than|up to|within|max(?:imum)?(?: of)?"
     r"|under|below|fewer than|less than)"
@@ -40,7 +39,7 @@ def _pattern(text: str) -> re.Pattern[str]:
     return re.compile(text, re.IGNORECASE)
 
 
-# --- what is asked for
+# --- requested measures and forms
 
 _WORDS = _pattern(rf"(?:\b{_MOST} (?:about )?)?\b{_NUMBER} words?\b")
 _SENTENCE = _pattern(
@@ -65,7 +64,7 @@ _TOO_LONG = _pattern(
     r"|be (?:more )?(?:brief(?:er)?|concise|succinct|terse))\b"
 )
 
-# --- of what, and how
+# --- their scope and manner
 
 _ELSEWHERE = _pattern(
     r"""["“”]|\b(?:when(?:ever)?|unless|except|while|if (?!you (?:would|could|can|please|don't mind)|it\b|that\b)"""
@@ -74,22 +73,22 @@ _ELSEWHERE = _pattern(
     r"|e-?mails?|letters?|notices?|tweets?|posts?|stor(?:y|ies)|poems?|essays?|reports?|slides?|descriptions?|names?|code"
     r"|docstrings?|commits?|labels?|emojis?|tables?|numbered)\b"
 )
-"""signs that a rule holds for one kind of text, for a part of the reply, or under a condition"""
+"""signs that a rule applies to one kind of text, to a part of the reply, or under a condition"""
 _EACH = _pattern(
     r"\b(?:(?:each|per|every)\b(?! (?:time|answer|reply|response|message|single time))"
     r"|first|last|lines?|steps?|rows?|columns?)\b"
 )
-"""signs that a measure is that of a part"""
+"""signs that a measure applies to a part"""
 _LIMIT = _pattern(
     rf"\b(?:{_MOST}|past \d|beyond|over|exceed\w*|(?:no|not|never|don't|nothing) \w+"
     r"|more than|most|tops?|max|limit\w*|fewer|less|only|just|ration|cap(?:ped)?|ceiling|budget|cut|trim|boil|squeeze"
     r"|shrink|shorten|keep|stay|stick|stop|down to|enough|plenty|lot|get)\b"
 )
-"""a word by which a number is a limit"""
+"""a word that makes a number a limit"""
 _COUNTED = _pattern(
     r"\b(?:counted|i count|(?:that|this|it|there|reply|answer) w(?:as|ere)|sent|wrote|used|took)\b[^,.;:!?]{0,20}\Z"
 )
-"""words after which a number is that of the reply as it was"""
+"""words before a number that describes the past reply"""
 _LEAST = _pattern(
     r"\b(?:at least|minimum|min|upwards|or more|longer|(?:not|no|never) (?:under|below|less|fewer)"
     r"|(?<!no )(?<!not )(?<!never )(?<!'t )(?<!anything )more than)\b"
@@ -104,9 +103,9 @@ _FILLER = frozenset(
         " write use using things enough thanks thank ok okay hey about",
     )
 )
-"""words that may stand around "shorter" without asking for anything more"""
+"""words around "shorter" that ask for nothing more"""
 
-# --- and what else
+# --- further wishes
 
 _FURTHER = _pattern(
     r"\b(?:and|but)\b(?! (?:not|no|nothing|never|that's|that|then|stop|i|i'd|i'm|my|we|you|it)\b)"
@@ -115,57 +114,57 @@ _FURTHER = _pattern(
     r"|avoid|tell|or)\b(?! (?:less|fewer|under|so)\b)"
     r"|\b(?:use|using|write) (?!in\b|it\b|your\b|them\b|to\b|me\b|only\b|just\b)\w"
 )
-"""signs that a rule asks for more than the measure in it"""
+"""signs that a rule asks for more than its measure"""
 _LONG = 25
-"""words of a rule from which on nothing of it is left out"""
+"""words of a rule beyond which all of it is kept"""
 _TERSE = 8
-"""words of a rule up to which what stands between commas is a wish of its own"""
+"""maximum words of a rule in which text between commas is a wish of its own"""
 
 
 def put(note: Note) -> str:
-    """The words that go into a prompt for a note; a fact is what it is."""
+    """Return a note's words for a prompt; a fact stays unchanged."""
     return wording(note.text) if note.kind == "rule" else _sentence(note.text)
 
 
 def wording(text: str) -> str:
-    """The words that go into a prompt for a rule that was heard so."""
-    own, straight = _sentence(text), text.replace("’", "'")
-    plain, rest = _measure(straight)
+    """Return a rule's words for a prompt."""
+    sentence, straight = _sentence(text), text.replace("’", "'")
+    plain, remainder = _measure(straight)
     if plain is None:
-        return own
-    if not _may_ask_more(straight.removesuffix(plain), rest):
+        return sentence
+    if not _may_ask_more(straight.removesuffix(plain), remainder):
         return plain
-    return own if own.endswith(plain) else f"{own[0].upper()}{own[1:]} {plain}"
+    return sentence if sentence.endswith(plain) else f"{sentence[0].upper()}{sentence[1:]} {plain}"
 
 
 def is_plain(text: str) -> bool:
-    """Whether it is one of the plain sentences here, with nothing of anybody's own words."""
+    """Check if a text is one of the plain sentences here, without a person's own words."""
     return _measure(text)[0] == text
 
 
 def _measure(text: str) -> tuple[str | None, str]:
-    """The plain sentence for the length or the list that a rule asks of a whole reply, and what it says besides."""
+    """Return the plain sentence for a rule's length or list of a whole reply, and the rule's other words."""
     if _ELSEWHERE.search(text):
         return None, text
-    if found := _WITHOUT_LIST.search(text):
-        return NO_LIST, _besides(text, found)
-    if found := _AS_LIST.search(text):
-        return LIST, _besides(text, found)
+    if match := _WITHOUT_LIST.search(text):
+        return NO_LIST, _besides(text, match)
+    if match := _AS_LIST.search(text):
+        return LIST, _besides(text, match)
     if _EACH.search(text):
         return None, text
     if _LEAST.search(text):
         return None, text
     limited = _LIMIT.search(text) is not None
-    if found := _WORDS.search(text):
-        return _words(found["number"]) if limited and not _counts(text, found) else None, _besides(text, found)
-    if found := _SENTENCE.search(text):
-        return ONE_SENTENCE, _besides(text, found)
-    if found := _SENTENCES.search(text):
-        plain = f"Please answer in {'at most ' if limited else ''}{found['number']} sentences."
-        return None if _counts(text, found) else plain, _besides(text, found)
-    alone = _SHORTER.search(text) is not None and _is_filler(_SHORTER.sub(" ", text))
-    meant = alone or (_TOO_LONG.search(text) is not None and _OTHERWISE.search(text) is None)
-    return SHORT if meant else None, _TOO_LONG.sub(" ", text)
+    if match := _WORDS.search(text):
+        return _words(match["number"]) if limited and not _counts(text, match) else None, _besides(text, match)
+    if match := _SENTENCE.search(text):
+        return ONE_SENTENCE, _besides(text, match)
+    if match := _SENTENCES.search(text):
+        plain = f"Please answer in {'at most ' if limited else ''}{match['number']} sentences."
+        return None if _counts(text, match) else plain, _besides(text, match)
+    bare = _SHORTER.search(text) is not None and _is_filler(_SHORTER.sub(" ", text))
+    wants_short = bare or (_TOO_LONG.search(text) is not None and _OTHERWISE.search(text) is None)
+    return SHORT if wants_short else None, _TOO_LONG.sub(" ", text)
 
 
 def _counts(text: str, found: re.Match[str]) -> bool:
@@ -173,13 +172,13 @@ def _counts(text: str, found: re.Match[str]) -> bool:
 
 
 def _words(number: str) -> str:
-    """Who asks for at most 30 words is given under 30: the embedded model keeps to that more often."""
+    """Return a request for under this many words, which the embedded model keeps more often than "at most"."""
     most = number_of(number)
     return f"Please answer in {'at most' if most <= _FEW else 'under'} {number} {'word' if most == 1 else 'words'}."
 
 
 def _may_ask_more(text: str, rest: str) -> bool:
-    """Whether there are signs of a further wish; what is without any only says why, or how dearly."""
+    """Check for signs of a further wish; other words only add a reason or emphasis."""
     count = len(text.split())
     terse = count <= _TERSE and text.count(",") >= 2  # "sober, past tense, two sentences"
     return terse or count > _LONG or _FURTHER.search(rest) is not None
