@@ -19,7 +19,7 @@ from openclaw_rl.types.messages import need
 # Probabilities that a next message is bad, neutral or good news about a reply. Pure.
 
 WORDS = ("bad", "neutral", "good")
-"""the answers of a one-pass judge, in the order of `Odds`"""
+"""a one-pass judge's answers, ordered as in `Odds`"""
 _LEAST = 1e-6  # a probability nearer to 0 or 1 has no meaningful log-odds
 
 
@@ -43,7 +43,7 @@ class Odds:
         return cls(bad=bad / total, neutral=neutral / total, good=good / total)
 
     def of(self, sign: int) -> float:
-        """Return the probability of bad news (-1) or of good news (+1)."""
+        """Return the probability of bad (-1) or good news (+1)."""
         return self.bad if sign < 0 else self.good
 
     def moved(self, by: float) -> Odds:
@@ -89,7 +89,7 @@ class RatedLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alarms:
-    """Detections of a class: ``right`` among its ``there`` messages, ``false`` among ``rest`` others."""
+    """A class's detections:  ``right`` among its ``there`` messages, ``false`` among ``rest`` others."""
 
     right: int
     there: int
@@ -99,12 +99,12 @@ class Alarms:
 
     @property
     def recall(self) -> float:
-        """Return the detected share of the class."""
+        """Return the class's detected share."""
         return self.right / self.there if self.there else 0.0
 
     @property
     def precision(self) -> float | None:
-        """Return the share of true alarms at the base rate; None without an alarm, or without lines of either kind."""
+        """Return the true alarms' share at the base rate; None without an alarm, or if either kind has no lines."""
         if not (self.right or self.false) or not self.there or not self.rest:
             return None
         return self._precision(self.recall, self.false / self.rest)
@@ -116,7 +116,7 @@ class Alarms:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Return the precision at the ends of both shares' 95 % intervals (Wilson)."""
+        """Return the precision at both shares' 95 % bounds (Wilson)."""
         detected, false = wilson(self.right, self.there), wilson(self.false, self.rest)
         return self._precision(detected[0], false[1]), self._precision(detected[1], false[0])
 
@@ -179,9 +179,9 @@ def _alarms(lines: Sequence[RatedLine], sign: Sign, *, at: float, base: float) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseRates:
-    """The thresholds of each channel and class; a class without one is silent.
+    """Thresholds per channel and class; a class without one is silent.
 
-    ``rated`` turns of this deployment count as lines beside the shipped ones, which are the prior. A class whose
+    ``rated`` turns from this deployment count as lines beside the shipped ones, which are the prior. A class whose
     precision on both together falls below `FLOOR` is silent too.
     """
 
@@ -191,7 +191,7 @@ class BaseRates:
 
     @classmethod
     def silent(cls) -> BaseRates:
-        """Return the rates of an unmeasured model, without thresholds."""
+        """Return an unmeasured model's rates, without thresholds."""
         return cls()
 
     @classmethod

@@ -29,7 +29,7 @@ _LONG_WORDS = re.compile(r"[a-z\u00c0-\u024f\u0370-\u04ff]+")
 
 
 def asks_again(request: str, reply: str, message: str, *, share: float = _AGAIN) -> bool:
-    """Check if the message consists of the request's terms and one of them is missing in the reply.
+    """Check if the message consists of the request's terms and one is missing in the reply.
 
     False after a reply that ends with a question, which the message may answer, and for a single word, which may be an
     order to continue.

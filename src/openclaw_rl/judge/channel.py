@@ -1,5 +1,5 @@
 """Channel of a conversation: a chat, or a coding agent at work on files. Pure."""
-# ruff: noqa: E501  (a shape is read in one line)
+# ruff: noqa: E501  (each pattern stays on one line)
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ Each sign moves the log-odds of bad news by the logarithm of its likelihood rati
 with the package and from 111 messages by real people; those for interrupts, from 19 real ones. Since they are few,
 `DRAWN` messages at the base rate are added to each. No sign is trusted alone: without a model's odds it scores nothing.
 """
-# ruff: noqa: E501  (a shape is read in one line)
+# ruff: noqa: E501  (each pattern stays on one line)
 
 from __future__ import annotations
 

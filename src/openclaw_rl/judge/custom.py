@@ -95,7 +95,7 @@ class RewardModelJudge(CustomJudge):
         super().__init__(model.score, limits=limits, name=name)  # type: ignore[arg-type]
 
     def given(self, case: Case) -> tuple[Any, ...]:
-        """Return conversation, reply and next state as plain text."""
+        """Return the conversation, reply and next state as plain text."""
         after = as_text(case.outcome.next_state)
         return as_text(case.turn.prompt.messages), spoken(case.turn.completion.reply), after
 

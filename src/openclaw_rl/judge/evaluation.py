@@ -142,7 +142,7 @@ async def evaluate(
 
 
 def figures(readings: Sequence[Reading]) -> dict[str, Json]:
-    """Return precision and recall of each score and of rules.
+    """Return precision and recall for each score and for rules.
 
     A rule for a label without one counts as unwanted; a standing hint for such a label counts as a false standing note.
     """

@@ -106,12 +106,12 @@ def user_hearing(
 
     ``combination`` weighs the classifier's answer; None uses the weights for the embedded model.
     """
-    said = written(case)
-    if said is None:
+    exchange = written(case)
+    if exchange is None:
         return None
     return hear(
         user_text(case.outcome.next_state),
-        said=said,
+        said=exchange,
         channel=channel_of(case),
         request=request_of(case),
         reply=reply_of(case),
@@ -331,7 +331,7 @@ def with_reach(case: Case, verdict: Verdict) -> Verdict:
     """Return the verdict with each hint's reach, and with the message's standing orders that no hint contains.
 
     The user's own message decides, regardless of the judge: most orders accompany the next task, which a judge of the
-    reply ignores. Such orders teach without a score. A hint in explicit feedback is always standing. Hints of
+    reply ignores. Such orders teach without a score. A hint in explicit feedback is always standing. Hints from
     environments and recorded conversations, which never become notes, stay unchanged.
     """
     if environment_of(case.turn.user) is not None or described(case) is not None:

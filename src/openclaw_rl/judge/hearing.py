@@ -32,18 +32,18 @@ PERHAPS = 0.6
 """minimum probability of a complaint that justifies a question to the user"""
 ERRAND, WISH = 0.8, 0.014
 """for a remark with a measure: the maximum probability of an errand, and the minimum probability of a rule (0.5 and 0.1
-at the rates of the written personas, converted to those of real conversations)
+at the written personas' rates, converted to real conversations')
 """
 DISPLEASED = 0.32
-"""minimum probability of a complaint or a wish for a measure that the reply lacks to become a rule; it never scores
-(0.65 at the rates of the written personas)
+"""minimum probability of a complaint or wish at which a measure that the reply lacks becomes a rule; it never scores
+(0.65 at the written personas' rates)
 """
 _NOTES = {-1: "a complaint, as read", 1: "praise, as read"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hearing:
-    """A classified message: the estimate of the six kinds, each estimator's answer, and the resulting reaction."""
+    """A classified message: the six kinds' estimate, each estimator's answer, and the resulting reaction."""
 
     reaction: Reaction
     group: LanguageGroup
@@ -82,10 +82,10 @@ def hear(
     ``whole`` is False if foreign words accompany the message; then no sentence in it becomes a rule, and nothing in it
     counts as praise, since it may be theirs.
     """
-    own = own_words(message)
-    own = own if len(own) <= MOST else f"{own[: MOST // 2]}\n{own[-MOST // 2 :]}"
+    remark = own_words(message)
+    remark = remark if len(remark) <= MOST else f"{remark[: MOST // 2]}\n{remark[-MOST // 2 :]}"
     rules = read(message, request=request if same_matter else "", reply=reply)
-    read_as = said or WrittenWords(request=request, message=own)
+    read_as = said or WrittenWords(request=request, message=remark)
     group = group_of(read_as.message, request=read_as.request)
     ngrams = shipped_ngrams().logprobs(read_as.request, reply, read_as.message)
     weights = (combination or shipped_combination()).weights(group, channel, classifier=classifier is not None)
@@ -93,10 +93,12 @@ def hear(
     belief = believe(estimate, weights.thresholds, rules=rules.score, wish=rules.wish)
     belief = belief if whole else replace(belief, score=min(belief.score or 0, 0) or None, rule=False, fact=False)
     reaction = (
-        rules if _left_to_rules(own, read_as.message) else _reaction(own, belief, rules, request=request, reply=reply)
+        rules
+        if _left_to_rules(remark, read_as.message)
+        else _reaction(remark, belief, rules, request=request, reply=reply)
     )
     if whole:
-        reaction = _with_measure(own, reaction, estimate, rules, request=request, reply=reply)
+        reaction = _with_measure(remark, reaction, estimate, rules, request=request, reply=reply)
     return Hearing(
         reaction=reaction,
         group=group,

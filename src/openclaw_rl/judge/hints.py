@@ -48,10 +48,10 @@ class FilteredHints:
 def filter_hints(
     hints: Iterable[Hint], *, reply: str, limits: HintLimits, answer: str = "", user: str = "", others: str = ""
 ) -> FilteredHints:
-    """Keep the permitted hints: of the right length, not the reply or answer itself, no duplicate, not too many.
+    """Keep the permitted hints: within the length limits, not the reply or answer itself, no duplicate, not too many.
 
-    ``others`` is text of roles that may not instruct: a hint that repeats a run of its words, absent in ``user``, is
-    refused. Rules take the seats before facts, facts before complaints.
+    ``others`` is text by roles that may not instruct: a hint that repeats a word run from it, absent in ``user``, is
+    refused. Rules take precedence over facts, facts over complaints.
     """
     kept: list[Hint] = []
     refused: list[tuple[str, str]] = []

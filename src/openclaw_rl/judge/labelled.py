@@ -78,7 +78,7 @@ class BadRow:
 
 
 def read_files(path: Path) -> Iterator[LabelledRow | BadRow]:
-    """Yield the rows of a file, or of each .jsonl file in a folder, with a `BadRow` for each unusable line."""
+    """Yield the rows in a file, or in each .jsonl file in a folder, with a `BadRow` for each unusable line."""
     files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
     if not files:
         raise ConfigError(f"{path} holds no .jsonl file", remedy="name a labelled file, or a folder of such files")

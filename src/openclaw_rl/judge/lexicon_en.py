@@ -1,5 +1,5 @@
 """English: whole clauses that praise, complain or instruct. A clause counts only if all of it is recognised."""
-# ruff: noqa: E501  (a shape is read in one line)
+# ruff: noqa: E501  (each pattern stays on one line)
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Chinese: whole clauses that praise, complain or instruct, and the wording of an instruction."""
-# ruff: noqa: E501  (a shape is read in one line)
+# ruff: noqa: E501  (each pattern stays on one line)
 
 from __future__ import annotations
 

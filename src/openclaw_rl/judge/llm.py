@@ -44,10 +44,8 @@ class LlmJudge:
     """Several answers of one model per case, counted by the vote rule.
 
     A failed vote is no answer. If too few votes are answered because the model is unreachable, JudgeUnavailable is
-    raised
-    and the case waits. If all answers are unreadable, it waits too, as long as `Availability` allows, and then becomes
-    an
-    abstention with a note. A missing answer never scores 0.
+    raised and the case waits. If all answers are unreadable, it waits too, as long as `Availability` allows, and then
+    becomes an abstention with a note. A missing answer never scores 0.
     """
 
     name = "llm"

@@ -64,8 +64,7 @@ class JudgeLoopSettings:
     """``trusted`` environments may give hints; ``step_votes``: the judge votes on the steps of all environments.
 
     ``behaviour``: the user's behaviour counts a little if the judge is silent. ``calibrate``: the judge is also asked
-    about
-    turns that users scored, to compare them. Alarms cover the last ``window`` verdicts.
+    about turns that users scored, to compare them. Alarms cover the last ``window`` verdicts.
     """
 
     workers: int
@@ -84,9 +83,8 @@ class JudgeLoop:
 
     A case with an unavailable judge stays in the ledger's list and is asked again as `WaitingList` decides. A case that
     fails alone becomes an abstention and a drop with the reason: at once if reading it raises (reading is pure and
-    would
-    raise again), otherwise after several tries between which the judge answered other cases. An outage drops no turn,
-    regardless of its length.
+    would raise again), otherwise after several tries between which the judge answered other cases. An outage drops no
+    turn, regardless of its length.
     """
 
     name = "judge"
@@ -120,7 +118,7 @@ class JudgeLoop:
         self._in_hand = 0
 
     async def tick(self) -> int:
-        """Settle up to a batch of cases; return the number of verdicts written."""
+        """Settle up to a batch of cases; return the verdict count."""
         before = self._given_up
         await self._note()
         read_at = self._wall()  # feedback after this moment is late, and will be listed as such
@@ -210,14 +208,14 @@ class JudgeLoop:
         self, cases: Iterable[Case], read_at: float
     ) -> tuple[list[tuple[Case, Verdict]], list[tuple[Case, Verdict]], list[Case]]:
         """Write the verdicts of evidence; return them, those with words for the judge, and the cases for the judge."""
-        done = await anyio.to_thread.run_sync(self._sorted, cases)
-        for case, reason, why in done.unfit:
+        groups = await anyio.to_thread.run_sync(self._sorted, cases)
+        for case, reason, why in groups.unfit:
             await self._give_up(case.turn.id, reason=reason, why=why)
-        if done.found:
-            await self._write([_dated(case, verdict, read_at) for case, verdict in done.found])
-            for case, _ in done.found:
+        if groups.found:
+            await self._write([_dated(case, verdict, read_at) for case, verdict in groups.found])
+            for case, _ in groups.found:
                 self._waiting.remove(case.turn.id)
-        return done.found, done.taught, done.rest
+        return groups.found, groups.taught, groups.rest
 
     async def _by_judge(self, jobs: Sequence[Job]) -> int:
         """Run the jobs, ``workers`` at a time, and settle new evidence meanwhile."""

@@ -1,7 +1,7 @@
-"""A one-pass judge that is measured before use, and again by the ratings of this deployment's users.
+"""A one-pass judge that is measured before use, and again by this deployment's user ratings.
 
 The model rates labelled lines shipped with the package, in the background, once for these weights and this prompt. They
-set the thresholds at the base rate of real conversations. Turns that users rate explicitly are further lines.
+set the thresholds at real conversations' base rate. Turns that users rate explicitly are further lines.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class MeasurePlan:
     """The lines, the number rated at once, the folder for results, and the model's identity.
 
     ``identity`` is read when measuring begins: the weights are known once they are loaded. ``rated`` is the file for
-    the turns that users of this deployment rated, None to forget them with the process.
+    turns rated by this deployment's users, None to forget them with the process.
     """
 
     rows: Sequence[LabelledRow]

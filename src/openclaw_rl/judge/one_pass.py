@@ -1,8 +1,8 @@
 """The one-pass judge: three texts in, the probabilities of bad, neutral and good out, without generating text.
 
 A model reads examples of the conversation's channel, the request, the reply and the next message; the prompt ends
-inside the quotation mark of ``{"verdict": "``. The probabilities of the three words there determine the score, by
-thresholds set at the base rate of real conversations. The examples are at the start, so a prefix cache holds them.
+inside the quotation mark of ``{"verdict": "``. The three words' probabilities there determine the score, by thresholds
+set at the base rate of real conversations. The examples are at the start, so a prefix cache holds them.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ OPENING = '{"verdict": "'
 """start of the answer: it ends inside the quotation mark, since a blank before the word breaks the probabilities"""
 QUESTION = "What does the next message show about the reply?"
 BUDGET = 400
-"""tokens each of the request, the reply and the message; more had no benefit on the lines tried"""
+"""tokens each for the request, the reply and the message; more had no benefit on the lines tried"""
 PASTED = 150
-"""tokens of each pasted stretch in a message: a log names its error at its beginning or its end"""
+"""tokens per pasted stretch in a message: a log names its error at its beginning or its end"""
 SPARE = 64
 """tokens of a prompt for tags and omission marks"""
 LEAST = 48

@@ -95,7 +95,7 @@ def starting(judge: Judge) -> tuple[Starts, ...]:
 
 
 class PairJudge:
-    """The score of ``scorer`` with the hints of ``hinter``, which is asked only if the user wrote something."""
+    """Combines ``scorer``'s score with hints from ``hinter``, which is asked only if the user wrote something."""
 
     name = "pair"
 

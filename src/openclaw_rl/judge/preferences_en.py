@@ -1,5 +1,5 @@
 """English: clauses about how a reply should have been, and the instruction derived from each."""
-# ruff: noqa: E501  (a shape is read in one line)
+# ruff: noqa: E501  (each pattern stays on one line)
 
 from __future__ import annotations
 

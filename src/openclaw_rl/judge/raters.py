@@ -88,8 +88,7 @@ class EndpointRater:
     """An OpenAI-compatible server with log-probs: it samples one token and returns the alternatives.
 
     The answer's opening is sent as an assistant message to continue (vLLM, SGLang). A server that refuses this is asked
-    for
-    the word alone.
+    for the word alone.
     """
 
     def __init__(

@@ -1,5 +1,5 @@
 """A user's reaction to a reply, read from their next message by rules; they abstain unless sure. Pure."""
-# ruff: noqa: E501, SIM905  (a shape is read in one line, a list of words as a text)
+# ruff: noqa: E501, SIM905  (each pattern and word list stays on one line)
 
 from __future__ import annotations
 

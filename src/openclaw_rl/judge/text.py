@@ -17,7 +17,7 @@ from openclaw_rl.types import Message
 # silence costs nothing. The author of text between delimiters may have written the closing one too, so a pair extends
 # from its first opening to its last closing.
 
-# ruff: noqa: E501  (a shape is read in one line)
+# ruff: noqa: E501  (each pattern stays on one line)
 
 MOST = 256_000
 """characters of a message that are searched for delimiters; later text is not read"""
@@ -153,7 +153,7 @@ def _whole(before: str) -> str:
 
 
 def _unbracketed(text: str) -> str:
-    """Remove ``[name] ... [/name]``: from the first mark of such a pair to the last closing mark of any."""
+    """Remove ``[name] ... [/name]``: from the first mark in such a pair to any last closing mark."""
     marks = list(_BRACKET.finditer(text))
     closed = {match["name"].lower() for match in marks if match["close"]}
     if not closed:
@@ -202,7 +202,7 @@ def _sentence(text: str, at: int) -> int:
 
 
 def _handed(text: str) -> int | None:
-    """Return the start of a sentence that hands over the next text; 0 if the last line hands over the text before it."""
+    """Return the start of the sentence that hands over the next text; 0 if the last line hands over the text before."""
     for shape in (_HANDS_EN, _HANDS):
         match = shape.search(text)
         if match is None:
@@ -372,7 +372,7 @@ def _spans(text: str, cut: re.Pattern[str], start: int = 0, end: int | None = No
 
 # Pasted text in a message: logs, traces and listings, separated line by line from a person's words. Pure.
 
-# ruff: noqa: E501  (a shape is read in one line)
+# ruff: noqa: E501  (each pattern stays on one line)
 
 FEWEST = 2
 """minimum machine-like lines in a row for pasted text"""

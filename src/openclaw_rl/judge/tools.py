@@ -40,7 +40,7 @@ class FailureShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportShape:
-    """The form of a test runner's report: a line of counts, or lines with the result."""
+    """A test runner's report form: a line of counts, or lines with the result."""
 
     line: re.Pattern[str] | None
     failed: frozenset[str]
@@ -63,7 +63,7 @@ class ShowingCalls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultTable:
-    """Patterns for the results of tools."""
+    """Patterns for tool results."""
 
     failures: tuple[FailureShape, ...]
     exits: tuple[re.Pattern[str], ...]
@@ -241,7 +241,7 @@ def _command(call: ToolCall) -> str:
 
 
 def _program(part: str) -> str:
-    """Return the program in a part of a command line, with its second word if the table lists both together."""
+    """Return the program in a part of a command line, with its second word if the table lists both."""
     words = part.split("|", 1)[0].split()[:8]
     while words and (words[0] in TABLE.shows.before or _ASSIGNED.fullmatch(words[0])):
         words.pop(0)

@@ -20,7 +20,7 @@ from openclaw_rl.ports import Delta, Policy, SupportsConstraints
 from openclaw_rl.types import Completion, Message, Prompt, Sampling
 
 MOST = 1_000_000
-"""maximum bytes read of an answer; a vote has a few hundred"""
+"""maximum bytes read per answer; a vote has a few hundred"""
 _FORMATS = ("json_schema", "json_object", "none")
 _TOKENS = 10_000_000  # more than any one answer costs: a larger count is ignored
 _LONGEST_NAME = 256
@@ -56,7 +56,7 @@ class Voter(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointSettings:
-    """Address, key and model of a judge's endpoint, and the retries of a vote.
+    """A judge endpoint's address, key and model, and the retries per vote.
 
     ``model`` empty is the first that the endpoint lists.
     """

@@ -22,7 +22,7 @@ Vote = int | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """The count of a ballot. ``score`` None is "no opinion", with the reason in ``note``."""
+    """A ballot's count. ``score`` None is "no opinion", with the reason in ``note``."""
 
     score: int | None
     note: str
@@ -30,10 +30,10 @@ class Tally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoteRule:
-    """The number of votes, and the condition for a score.
+    """The vote count and the condition for a score.
 
-    The most frequent answer wins if ``needed`` votes are answered, its share of them reaches ``threshold`` and no other
-    answer has as many. ``quorum`` None is more than half of ``votes``.
+    The most frequent answer wins if ``needed`` votes are answered, its share reaches ``threshold`` and no other answer
+    has as many. ``quorum`` None requires more than half the ``votes``.
     """
 
     votes: int
@@ -46,11 +46,11 @@ class VoteRule:
 
     @property
     def needed(self) -> int:
-        """Return the minimum number of answers for a score."""
+        """Return the minimum answers for a score."""
         return self.votes // 2 + 1 if self.quorum is None else self.quorum
 
     def tally(self, votes: Sequence[Vote]) -> Tally:
-        """Return the score of these votes; those without an answer are dropped first."""
+        """Return the votes' score; those without an answer are dropped first."""
         answers = [vote for vote in votes if vote is not None]
         if not answers or len(answers) < self.needed:
             return Tally(score=None, note=f"{len(answers)} of {len(votes)} votes answered, {self.needed} needed")
@@ -81,7 +81,7 @@ class ParsedVote:
 
 
 def schema(*, hints: bool) -> dict[str, Any]:
-    """Return the JSON schema of an answer, with or without a hint."""
+    """Return an answer's JSON schema, with or without a hint."""
     parts: dict[str, Any] = {"reason": {"type": "string"}, "score": {"type": "integer", "enum": [1, 0, -1]}}
     if hints:
         parts["hint"] = {"type": ["string", "null"]}
@@ -140,7 +140,7 @@ def _vote(value: Mapping[str, Any], marked: str | None, *, hints: bool) -> Parse
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Poll:
-    """One round of votes: the question, the ballots, their parsed votes and the count."""
+    """One voting round: the question, the ballots, their parsed votes and the count."""
 
     question: Question
     ballots: tuple[Ballot, ...]
@@ -149,7 +149,7 @@ class Poll:
 
     @property
     def answered(self) -> int:
-        """Return the number of readable votes."""
+        """Count the readable votes."""
         return sum(vote.value is not None for vote in self.votes)
 
     @property
@@ -161,7 +161,7 @@ class Poll:
 class Pollster:
     """Asks a voter as often as the rule requires, ``workers`` votes at once, each within ``deadline`` seconds.
 
-    ``spend`` receives the tokens of each vote as soon as it arrives.
+    ``spend`` receives each vote's tokens on arrival.
     """
 
     def __init__(

@@ -85,7 +85,7 @@ _PRAISE = re.compile(
 )
 _MOST_CAPITALS = 0.9
 _ABOUT_LEAST, _ABOUT_MOST = 0.6, 1.2
-"""bounds of a reply that keeps a measure without a limit ("in 50 words"), as shares of the measure"""
+"""bounds for a reply to a measure without a limit ("in 50 words"), as shares"""
 
 
 def is_list(reply: str) -> bool:
@@ -122,7 +122,7 @@ def is_numbered(reply: str) -> bool:
 
 
 def amount(aspect: str, reply: str) -> int:
-    """Return a reply's length in a unit of `LENGTHS`, or its number of list items."""
+    """Return a reply's length in a `LENGTHS` unit, or its list item count."""
     if aspect == "words":
         return len(words(reply)) if script(reply) in UNSPACED else word_count(reply)
     if aspect == "sentences":
@@ -219,7 +219,7 @@ def meets(demand: Demand, reply: str, *, cut: bool = False) -> bool | None:
 
 
 def check(wish: Wish, reply: str, *, cut: bool = False) -> bool | None:
-    """Return True if a reply meets all demands of a wish; None if a part cannot be checked and no other part fails."""
+    """Return True if a reply meets a wish's demands; None if a part cannot be checked and no other part fails."""
     results = [meets(demand, reply, cut=cut) for demand in wish.demands]
     if False in results:
         return False

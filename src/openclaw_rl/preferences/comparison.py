@@ -1,10 +1,10 @@
-"""Comparison of a newer note with an older one. Pure, and without a model.
+"""Compares a newer note with an older one. Pure, and without a model.
 
 A rule is about aspects of a reply (its length, its language, lists ...), each with a value (short, French, no). A newer
-rule replaces an older one if they give an aspect different values, or if it covers all aspects of the older one. Rules
+rule replaces an older one if they give an aspect different values, or if it covers all the older one's aspects. Rules
 without a known aspect, and facts, are compared by their words. In doubt both stay.
 """
-# ruff: noqa: E501, SIM905  (a shape, and a list of words, is read in one line)
+# ruff: noqa: E501, SIM905  (each pattern and word list stays on one line)
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ _STATES = re.compile(
 )
 _ALIKE = 0.6
 _REMEMBERED = 4096
-"""texts with cached aspects and words: a note is compared with every new one of its user"""
+"""texts with cached aspects and words: a note is compared with every new one by its user"""
 
 
 def contradicts(newer: Saying, older: Saying) -> bool:
@@ -140,7 +140,7 @@ def contradicts(newer: Saying, older: Saying) -> bool:
 
 
 def opposes(one: str, other: str) -> str | None:
-    """Return an aspect of a reply for which two rules want different values; None without one."""
+    """Return an aspect for which two rules want different values; None without one."""
     first, second = aspects(one), aspects(other)
     return next((aspect for aspect in first if aspect in second and first[aspect] != second[aspect]), None)
 
@@ -163,7 +163,7 @@ def says_again(newer: Saying, older: Saying) -> bool:
 
 
 def says_less(newer: Saying, older: Saying) -> bool:
-    """Check if the newer note is a vague form of the older one's measure."""
+    """Check if the newer note restates the older one's measure vaguely."""
     new, old = aspects(newer.text), aspects(older.text)
     within = bool(new) and all(old.get(aspect) == value for aspect, value in new.items())
     return newer.kind == older.kind == "rule" and newer.vague and not older.vague and within
@@ -176,7 +176,7 @@ def same_words(one: str, other: str) -> bool:
 
 @lru_cache(maxsize=_REMEMBERED)
 def aspects(text: str) -> Mapping[str, str]:
-    """Return a rule's aspects of a reply, each with the requested value."""
+    """Return the reply aspects in a rule, each with the requested value."""
     plain = wording(text)
     values = {
         aspect: next((value.name.rstrip("_") for value in options if value.pattern.search(plain)), None)
@@ -190,7 +190,7 @@ def aspects(text: str) -> Mapping[str, str]:
 
 
 _NAMES = {"list": "lists", "numbering": "lists", "emoji": "emojis", "name": "form of address"}
-"""aspects of demands with another name in this table"""
+"""demand aspects with another name in this table"""
 
 
 def _of_demand(demand: Demand) -> tuple[str, str | None]:

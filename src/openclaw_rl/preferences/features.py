@@ -1,4 +1,4 @@
-"""Features of a message for models of hashed features: runs of words and letters, and the text's form."""
+"""Message features for hashed-feature models: word and letter runs, and the text's form."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ENDS = "^", "$"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """Features of one kind, with a total weight of ``weight`` regardless of their number."""
+    """Features of one kind, with ``weight`` as their total regardless of the count."""
 
     names: Sequence[str]
     weight: float
@@ -36,7 +36,7 @@ class Family:
 
 
 def bounded(text: str, most: int = MOST) -> str:
-    """Return the head and tail of a long text."""
+    """Return a long text's head and tail."""
     return text if len(text) <= most else f"{text[: most * 2 // 3]}\n{text[-most // 3 :]}"
 
 
@@ -48,7 +48,7 @@ def tokens(text: str) -> list[str]:
 
 
 def own_families(message: str) -> tuple[Family, ...]:
-    """Return the features of a message by itself."""
+    """Return a message's own features."""
     message = bounded(message)
     pieces = tokens(message)
     return (
@@ -65,7 +65,7 @@ def place(feature: str, slots: int) -> tuple[int, int]:
 
 
 def _words(found: Sequence[str]) -> Iterator[str]:
-    """Yield runs of one to three tokens (one to four characters of an unspaced script), with both ends marked."""
+    """Yield runs of one to three tokens (up to four characters in an unspaced script), with both ends marked."""
     marked = (_ENDS[0], *found, _ENDS[1])
     yield from (f"w {word}" for word in found)
     for size in (2, 3):
@@ -90,12 +90,12 @@ def _letters(found: Sequence[str]) -> Iterator[str]:
 
 
 def bucket(count: float, steps: Sequence[float]) -> int:
-    """Return the number of steps that a count reaches."""
+    """Count the steps that a count reaches."""
     return sum(count >= step for step in steps)
 
 
 def _shape(message: str, found: Sequence[str]) -> Iterator[str]:
-    """Yield the length, the tone of the punctuation, lines and code."""
+    """Yield length, punctuation tone, lines and code."""
     yield f"x length {bucket(len(found), (2, 4, 7, 11, 16, 24, 36, 60))}"
     yield f"x asks {int(bool(ASKS.search(message)))}"
     yield f"x marks {bucket(message.count('!') + message.count('！'), (1, 2, 4))}"

@@ -1,9 +1,9 @@
-"""Standing orders in a user's message: sentences that order something of all later replies.
+"""Standing orders in a user's message: sentences with an order about all later replies.
 
     standing_orders("From now on only give me the code. Next: sort by date.")   ("From now on only give me the code.",)
     standing_orders("Always sort the output by date.")                          ()
 
-A logistic model of hashed n-grams reads each sentence by itself (fitted by `scripts/judge_reader/fit_orders.py` on
+A logistic model over hashed n-grams reads each sentence by itself (fitted by `scripts/judge_reader/fit_orders.py` on
 `data/orders`). Further checks reject messages with foreign text: a false order changes every later prompt, while a
 missed one can be repeated.
 """
@@ -24,7 +24,7 @@ from openclaw_rl.preferences.signs import LANGUAGES, OTHERS, PLAYS, STATERS
 from openclaw_rl.preferences.standing import HANDS_OVER, is_aside, is_framed, sentences_of, stands
 
 LONGEST = 600
-"""maximum characters of a message with a standing order; a longer one is a text"""
+"""maximum characters in a message with a standing order; a longer one is a text"""
 MOST_SENTENCES = 8
 THRESHOLD = 2.5
 """minimum log-odds of an order: 6 of 1,570 strangers' messages without one reach it"""
@@ -37,7 +37,7 @@ _PERSONS = re.compile(
     r"|я|мне|меня|мой|моя|ты|тебя|твой|вы|ben|bana|benim|sen|saya|aku|kamu|tôi|mình|bạn|jag|mig|min|du|mnie|mój|ty)(?!\w)"
     r"|我|你|您|私|僕|俺|あなた|나|내|저|제|너|أنا|لي|मैं|मुझे|मेरे"
 )
-"""persons of a conversation: a story's sentence rarely has one"""
+"""persons in a conversation: a story's sentence rarely has one"""
 _BRIEF = 5
 """words below which a sentence before an order need not name a person ("Good.", "and in rust?")"""
 
@@ -86,7 +86,7 @@ def _signs(sentence: str) -> Iterator[str]:
 
 
 def standing_orders(message: str) -> tuple[str, ...]:
-    """Return the sentences in a user's own ``message`` that order something of all later replies."""
+    """Return the sentences in a user's own ``message`` with an order about all later replies."""
     if len(message) > LONGEST:
         return ()
     sentences = sentences_of(message)
@@ -107,7 +107,7 @@ def standing_orders(message: str) -> tuple[str, ...]:
 
 
 def _may_order(sentence: str) -> bool:
-    """Check that a sentence has no form of foreign text, is no question and assigns no role."""
+    """Check that a sentence does not resemble foreign text, is no question and assigns no role."""
     return not is_framed(sentence) and sentence.rstrip(' "”)')[-1:] not in "?？؟" and PLAYS.search(sentence) is None
 
 

@@ -5,7 +5,7 @@
 
 A demand on a part of the reply, or on another thing ("titles under six words"), counts as ``rest``.
 """
-# ruff: noqa: E501, SIM905  (a pattern, and a list of words, is read in one line)
+# ruff: noqa: E501, SIM905  (each pattern and word list stays on one line)
 
 from __future__ import annotations
 

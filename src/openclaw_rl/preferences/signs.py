@@ -4,16 +4,16 @@ One `Signs` per language, all patterns searched without regard to case:
 
 durable   "from now on", "in future", "each reply": in an order, anywhere
 adverbs   "always", "never": at their position in an order
-habits    beginnings of orders about a repeated action ("stop using", "keep adding")
+habits    order beginnings about a repeated action ("stop using", "keep adding")
 replies   nouns and verbs about replies
-reviews   beginnings of sentences that rate a reply
-subjects  beginnings of statements, which are no orders
+reviews   sentence beginnings that rate a reply
+subjects  statement beginnings, which are no orders
 wishes    statements that are orders nevertheless ("I want", "you should")
-asks      beginnings of polite orders with a question mark
+asks      beginnings for polite orders with a question mark
 remember  signs that a fact should be kept
 filler    other words that a message may contain
 """
-# ruff: noqa: E501  (a list of words is read in one line)
+# ruff: noqa: E501  (each word list stays on one line)
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ STATERS = re.compile(
     r"|ik|hij|zij|ze|wij|я|он|она|они|мы)(?!\w)",
     re.IGNORECASE,
 )
-"""pronouns of a statement in any of the languages: "never" beside one of them is no order"""
+"""statement pronouns in any language: "never" beside one is no order"""
 LANGUAGES: tuple[Signs, ...] = (
     ENGLISH,
     GERMAN,

@@ -1,4 +1,4 @@
-"""Reach of a wish: the only place that decides which words of a user may become a standing note.
+"""A wish's reach: only this module decides which user words may become a standing note.
 
     reach("Please answer in French.", "rule", "Too long. From now on, answer in French please.")     standing
     reach("Shorter, please.", "rule", "Shorter, please.")                                            wish
@@ -6,12 +6,12 @@
     reach("Refactor the parser.", "rule", "Please refactor the parser.")                             once
 
 A note changes every later prompt, so a wish is standing at once only if the message itself shows it: an order with a
-sign of permanence ("from now on", "never", "each reply") or a measure for replies ("under 30 words", "in bullets"), in
-a message that is about the reply before it or contains nothing else. Foreign text nearly always contains a sentence
-that fits neither, and then nothing in it is standing. Pure, and without a model; in doubt a wish is not standing.
+permanence sign ("from now on", "never", "each reply") or a measure for replies ("under 30 words", "in bullets"), in a
+message that is about the reply before it or contains nothing else. Foreign text nearly always contains a sentence that
+fits neither, and then nothing in it is standing. Pure, and without a model; in doubt a wish is not standing.
 """
 
-# ruff: noqa: E501  (a shape is read in one line)
+# ruff: noqa: E501  (each pattern stays on one line)
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from openclaw_rl.text import words
 from openclaw_rl.types import HintKind, Reach
 
 _LONGEST = 600
-"""maximum characters of a message with a standing wish; a longer one is a text, not a remark"""
+"""maximum characters in a message with a standing wish; a longer one is a text, not a remark"""
 _MOST_SENTENCES = 6
 _LONG_REVIEW = 24
-"""maximum words of a sentence about the reply"""
+"""maximum words in a sentence about the reply"""
 _QUOTED = re.compile(
     r"\"[^\"\n]*\"|“[^“”\n]*”|„[^„“”\n]*[“”]|«[^«»\n]*»|「[^「」\n]*」|『[^『』\n]*』|`[^`\n]+`|(?<!\w)'[^'\n]+'(?!\w)"
 )
@@ -38,7 +38,7 @@ _FRAMED = re.compile(
     r"\A\W*(?:[-–—>|*•#]|\d+[.)]\s|\()|[\[\](){}<>|=]|[–—]|\s-\s|https?://|\A[^\W\d_]*[A-ZÄÖÜ]{3,}[.:]|_{2,}",
     re.UNICODE,
 )
-"""patterns of foreign text: a list item, a heading, a stage direction, code"""
+"""patterns for foreign text: a list item, a heading, a stage direction, code"""
 _COLON = re.compile(r"[:：]")
 _BEFORE_COLON = re.compile(
     r"(?i)\A\W*(?:please|ok|okay|also|rule|new rule|note|reminder|feedback|one (?:more )?(?:thing|rule|wish)|(?:my )?(?:wish|preference|request)"
@@ -51,11 +51,11 @@ HANDS_OVER = re.compile(
     r"|speech|email|e-mail|article|following|above|below|attached|übersetz\w*|fortsetz\w*|geschichte|brief|traduis\w*|traduce\w*|traduci|traduz\w*"
     r"|vertaal|histoire|lettre|carta|lettera|verhaal|brief)\b|翻译|续写|故事|信|文章|总结"
 )
-"""words of a request that hands over or mentions a text"""
+"""words in a request that hands over or mentions a text"""
 _FORMS = frozenset({"emoji", "headings", "bold", "markdown", "table", "code block"})
-"""aspects of a reply's form of which only the absence is a wish for all replies"""
+"""form aspects that are a wish for all replies only if they are to be absent"""
 _CONTENT = 4
-"""minimum letters of a word that links a paraphrase to a sentence"""
+"""minimum letters in a word that links a paraphrase to a sentence"""
 
 _Role: TypeAlias = Literal["order", "review", "filler", "question", "other"]
 
@@ -107,7 +107,7 @@ def sentences_of(message: str) -> list[str]:
 
 
 def _read(sentences: Sequence[str], signs: Signs) -> _Reading:
-    """Return the role of each sentence in a short message."""
+    """Return each sentence's role in a short message."""
     if len(sentences) > _MOST_SENTENCES:
         return _Reading((), own=False)
     roles = [_role(sentence, signs) for sentence in sentences]
@@ -150,7 +150,7 @@ def _is_filler(sentence: str, signs: Signs) -> bool:
 
 
 def stands(sentence: str, signs: Signs) -> bool:
-    """Check for an order about all replies: a measure and nothing else, or an order with a sign of permanence."""
+    """Check for an order about all replies: a measure and nothing else, or an order with a permanence sign."""
     asks = sentence.rstrip(' "”)')[-1:] in "?？"
     if asks and not signs.asks.match(_after_review(sentence, signs)):
         return False
@@ -245,7 +245,7 @@ def _reviews(sentence: str, signs: Signs) -> bool:
 
 
 def _is_of(text: str, orders: Sequence[str], sentences: Sequence[str]) -> bool:
-    """Check if a hint is based on the standing sentences, not on other parts of the message."""
+    """Check if a hint is based on the standing sentences, not on the message's other parts."""
     folded = " ".join(words(text.casefold()))
     demanded = parse(text).demands
     for order in orders:

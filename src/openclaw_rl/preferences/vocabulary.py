@@ -91,11 +91,11 @@ _FOREIGN_NUMBERS: Final = {
     word: count for row in _SPELT_NUMBERS.values() for count, word in enumerate(row.split(), 1)
 } | _VARIANTS
 ANY_NUMBER: Final = rf"(?:{NUMBER}|{'|'.join(sorted(_FOREIGN_NUMBERS, key=len, reverse=True))})"
-"""a number in figures or words, in any language of the tables; `count_of` converts it"""
+"""a number in figures or words, in any table language; `count_of` converts it"""
 
 
 def count_of(text: str) -> int:
-    """Return the value of a match of `ANY_NUMBER`."""
+    """Return the value of an `ANY_NUMBER` match."""
     lowered = text.lower()
     return _FOREIGN_NUMBERS[lowered] if lowered in _FOREIGN_NUMBERS else number_of(lowered)
 
@@ -129,7 +129,7 @@ LANGUAGES: Final = {
     "vietnamese": "vi|vietnamese|vietnamesisch|vietnamien|vietnamita|vietnamees",
     "latin": "la|latin|latein|latín|latino|latim|latijn",
 }
-"""per language: its ISO code, then its name in the languages of the tables"""
+"""per language: its ISO code, then its name in the tables' languages"""
 CODES: Final = {name: row.partition("|")[0] for name, row in LANGUAGES.items()}
 LANGUAGE_NAMES: Final = {name: row.partition("|")[2] for name, row in LANGUAGES.items()}
 
@@ -150,7 +150,7 @@ def pattern(text: str) -> re.Pattern[str]:
     return re.compile(text, re.IGNORECASE)
 
 
-# The terms of a preference: a wish about replies, and its demands.
+# Preference terms: a wish about replies, and its demands.
 #
 # Wish("At most 30 words, in German.") = length, most 30 words and language, german
 

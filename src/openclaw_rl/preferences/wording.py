@@ -19,7 +19,7 @@ from openclaw_rl.text import NUMBER, number_of
 from openclaw_rl.types import Note
 
 SHORT = "Please answer in under 30 words."
-"""the measure of "short" if the user names none"""
+"""the measure for "short" if the user names none"""
 ONE_SENTENCE = "Please answer in one sentence."
 LIST = "Please answer with a bulleted list of short points."
 NO_LIST = "Please answer in plain sentences, without a list."
@@ -73,7 +73,7 @@ _ELSEWHERE = _pattern(
     r"|e-?mails?|letters?|notices?|tweets?|posts?|stor(?:y|ies)|poems?|essays?|reports?|slides?|descriptions?|names?|code"
     r"|docstrings?|commits?|labels?|emojis?|tables?|numbered)\b"
 )
-"""signs that a rule applies to one kind of text, to a part of the reply, or under a condition"""
+"""signs that a rule applies to one text kind, to a part of the reply, or under a condition"""
 _EACH = _pattern(
     r"\b(?:(?:each|per|every)\b(?! (?:time|answer|reply|response|message|single time))"
     r"|first|last|lines?|steps?|rows?|columns?)\b"
@@ -116,9 +116,9 @@ _FURTHER = _pattern(
 )
 """signs that a rule asks for more than its measure"""
 _LONG = 25
-"""words of a rule beyond which all of it is kept"""
+"""rule length in words beyond which it is kept in full"""
 _TERSE = 8
-"""maximum words of a rule in which text between commas is a wish of its own"""
+"""maximum words in a rule whose text between commas is a separate wish"""
 
 
 def put(note: Note) -> str:

@@ -22,7 +22,7 @@ from openclaw_rl.text import script
 
 # Kinds of messages, and the language groups with thresholds of their own. Pure.
 
-# ruff: noqa: SIM905  (a list of words is read as a text)
+# ruff: noqa: SIM905  (word lists stay in one string)
 
 MessageKind: TypeAlias = Literal["complaint", "rule", "fact", "neutral", "praise", "mixed"]
 KINDS: tuple[MessageKind, ...] = get_args(MessageKind)
@@ -55,9 +55,9 @@ _ENGLISH = frozenset(
 
 
 def group_of(message: str, *, request: str = "") -> LanguageGroup:
-    """Return the group by script; Latin text is English if a quarter of its words are common English ones.
+    """Return the group by script; Latin text is English if at least a quarter are common English words.
 
-    A message of fewer than eight words is judged together with the request.
+    A message under eight words is judged together with the request.
     """
     named = script(message * 4) or script(request)  # repeated, so that two characters suffice for a script
     if named is None:
@@ -84,7 +84,7 @@ def normalised(logits: Sequence[float]) -> KindLogprobs:
 
 
 def mass(logprobs: Sequence[float], kinds: Sequence[MessageKind]) -> float:
-    """Return the probability that the message is of one of these kinds."""
+    """Return the probability that the message has one of these kinds."""
     return sum(math.exp(logprobs[KINDS.index(kind)]) for kind in kinds)
 
 

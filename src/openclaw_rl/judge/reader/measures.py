@@ -59,7 +59,7 @@ def stripped(sentence: str) -> str:
     return bare if len(bare) >= 0.4 * len(sentence) else sentence.strip()
 
 
-# ruff: noqa: SIM905  (a list of words is read as a text)
+# ruff: noqa: SIM905  (word lists stay in one string)
 
 LONGEST = 14
 """maximum words in such a remark"""

@@ -29,13 +29,13 @@ from openclaw_rl.preferences.features import ASKS, CJK, QUOTED, TOKEN, Family, b
 
 def families(request: str, reply: str, message: str, *, context: bool = True) -> tuple[Family, ...]:
     """Return all features of ``message``; without ``context``, omit its overlap with the request and the reply."""
-    own = own_families(message)
+    message_families = own_families(message)
     if not context:
-        return own
+        return message_families
     request, reply, message = bounded(request), bounded(reply), bounded(message)
     request_units, reply_units = _units(request), _units(reply)
     return (
-        *own,
+        *message_families,
         Family(names=list(_skeleton(message, request_units, reply_units)), weight=0.7, shared=True),
         Family(names=list(_meeting(reply, message, request_units, reply_units)), weight=0.7, shared=True),
         Family(names=list(_place(request, reply, message)), weight=0.7, shared=True),
@@ -43,7 +43,7 @@ def families(request: str, reply: str, message: str, *, context: bool = True) ->
 
 
 def _place(request: str, reply: str, message: str) -> Iterator[str]:
-    """Yield the channel, pasted text, and the signs of an agent's failure or of the user's consent."""
+    """Yield the channel, pasted text, and signs that an agent failed or the user consents."""
     channel = channel_of_texts(request, reply, message)
     parts = stretches_of(message)
     pasted = sum(part.pasted for part in parts)
@@ -58,7 +58,7 @@ def _place(request: str, reply: str, message: str) -> Iterator[str]:
 
 
 def _units(text: str) -> frozenset[str]:
-    """Return the units that texts can share: stems of longer words, numbers, pairs of unspaced characters."""
+    """Return the units that texts can share: longer words' stems, numbers, unspaced characters in pairs."""
     plain = unicodedata.normalize("NFKC", text).lower()
     tokens = TOKEN.findall(plain)
     pairs = {a + b for a, b in pairwise(tokens) if CJK.match(a) and CJK.match(b)}
@@ -73,7 +73,7 @@ def _unit(word: str) -> str:
 
 
 def _skeleton(message: str, asked: frozenset[str], told: frozenset[str]) -> Iterator[str]:
-    """Yield the message's runs with words of the request or the reply as signs: "not <reply> but <new number>"."""
+    """Yield the message's runs with words from the request or the reply as signs: "not <reply> but <new number>"."""
     plain = unicodedata.normalize("NFKC", message).lower().replace("’", "'")
     raw = TOKEN.findall(plain)
     signs: list[str] = []
@@ -132,7 +132,7 @@ SHIPPED = Path(__file__).parent / "ngrams.bin"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """A feature of the message and its weight for a kind, relative to the mean of all kinds."""
+    """A message's feature and its weight for a kind, relative to the mean over kinds."""
 
     feature: str
     weight: float
@@ -152,7 +152,7 @@ class NgramModel:
     context: bool
 
     def logprobs(self, request: str, reply: str, message: str) -> KindLogprobs:
-        """Return the log-probs of the kinds, by the message's words and its overlap with the request and the reply."""
+        """Return the kinds' log-probs, by the message's words and its overlap with the request and the reply."""
         sums = [0.0] * len(KINDS)
         for _, value, at in self._found(request, reply, message):
             for kind in range(len(KINDS)):

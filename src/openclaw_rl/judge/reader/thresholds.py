@@ -1,7 +1,7 @@
-"""Fits the combination on held-out annotator personas at the rates of real conversations: weights and thresholds.
+"""Fits the combination on held-out annotator personas at real conversations' rates: weights and thresholds.
 
 Most lines were written to be distinguishable, with as many complaints as errands. So each line is weighted by its
-kind's frequency in real conversations, and lines of personas written at real rates weigh most.
+kind's frequency in real conversations, and lines by personas written at real rates weigh most.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Array = np.ndarray[Any, Any]
 
 
 def softmax(logits: Array) -> Array:
-    """Return the softmax of each row."""
+    """Return each row's softmax."""
     raised: Array = np.exp(logits - logits.max(1, keepdims=True))
     total: Array = raised.sum(1, keepdims=True)
     return raised / total
@@ -82,7 +82,7 @@ class Line:
     """One labelled exchange: line ``index`` (from 0) of the persona ``voice``. The files name the kind mixed
     ``praise_rule``.
 
-    ``channel`` is set for a persona written at the rates of real conversations, None for others.
+    ``channel`` is set for a persona written at real conversations' rates, None for others.
     """
 
     voice: str
@@ -138,13 +138,13 @@ def _line(row: Mapping[str, Any], *, file: Path, index: int, language: str, chan
 
 
 PHRASEBOOK = "phrases-"
-"""start of a phrasebook line's persona: the lines have many speakers, so each counts as a persona of its own"""
+"""start of a phrasebook line's persona: the lines have many speakers, so each counts as a separate persona"""
 
 
 def read_phrases(folder: Path, voices: Mapping[str, Sequence[Line]], *, seed: int = 0) -> list[Line]:
-    """Return the lines of every phrasebook.
+    """Return every phrasebook's lines.
 
-    About half of those without a request and a reply of their own get these from a line of ``voices`` in that language.
+    About half the lines without a request and a reply get these from a line in ``voices`` in that language.
     """
     phrases = []
     for file in sorted(folder.glob("*.tsv")):
@@ -181,24 +181,24 @@ def some_voices(voices: Mapping[str, Sequence[Line]], count: int, *, seed: int) 
 
 
 PRECISION = 0.85
-"""required precision of complaints and praise at real rates"""
+"""required precision for complaints and praise at real rates"""
 FLOOR = 0.8
 """precision on personas that set no threshold, below which a place is silent"""
 SPARE = 0.5
 """false alarms added to the observed ones"""
 RULES = 0.02
-"""share of rules among messages, in either channel"""
+"""rules' share among messages, in either channel"""
 REAL = 0.5
-"""weight of lines at real rates within their kind, if there are any"""
+"""real-rate lines' weight within their kind, if there are any"""
 FEWEST = 100
 """minimum lines for a threshold at a place"""
 UNWANTED = 0.003
-"""allowed share of messages without a rule that are mistaken for one"""
+"""allowed share, among messages without a rule, that are mistaken for one"""
 FACT_PRECISION = 0.75
 FEWEST_RIGHT = 5
 """minimum true alarms for a threshold"""
 PULL = 30.0
-"""strength of the pull on a place's weights towards the pooled weights, in lines"""
+"""pull on a place's weights towards the pooled weights, in lines"""
 _IS_BAD = np.array([kind in BAD for kind in KINDS])
 _IS_GOOD = np.array([kind in GOOD for kind in KINDS])
 _RULE, _FACT = KINDS.index("rule"), KINDS.index("fact")
@@ -240,9 +240,9 @@ def rules_score(line: Line) -> int:
 
 
 def real_weights(heard: Heard, channel: Channel) -> Array:
-    """Return each line's weight `[N]`: its kind's share in real conversations, scaled to the effective number of lines.
+    """Return each line's weight `[N]`: its kind's share in real conversations, scaled to the effective line count.
 
-    Without a line of the channel at real rates, chat rates apply, with fewer complaints.
+    Without a line from the channel at real rates, chat rates apply, with fewer complaints.
     """
     real = heard.channels == channel
     base = BASE[channel if real.any() else "chat"]
@@ -270,7 +270,7 @@ def _flat(weights: Weights) -> Array:
 
 
 def _parts(heard: Heard) -> list[Array]:
-    """Return the factor of each of the first four weights `[N, 6]`."""
+    """Return the factors for the first four weights `[N, 6]`."""
     return [
         heard.ngrams,
         np.zeros_like(heard.ngrams) if heard.classifier is None else heard.classifier,
@@ -314,7 +314,7 @@ def threshold(score: Array, right: Array, counts: Array, *, precision: float) ->
 
 
 def rule_threshold(score: Array, wanted: Array, counts: Array, *, unwanted: float) -> float | None:
-    """Return the lowest value at which at most ``unwanted`` of the messages without a rule are mistaken for one."""
+    """Return the lowest value that mistakes at most the share ``unwanted`` of messages without a rule for one."""
     without_rule = np.flatnonzero(~wanted & (counts > 0))
     if not len(without_rule):
         return None
@@ -364,7 +364,7 @@ def calibrated(heard: Heard) -> dict[Place, Weights]:
 
 
 def silenced(table: Mapping[Place, Weights], heard: Heard, scores: Array) -> dict[Place, Weights]:
-    """Return the table without the thresholds of a place in which ``scores`` are below the floor at real rates.
+    """Return the table without thresholds at places whose ``scores`` are below the floor at real rates.
 
     Each line's score is by a table fitted on other personas.
     """
