@@ -251,7 +251,7 @@ async def test_a_days_tokens_once_spent_are_back_the_next_day() -> None:
     asked = judge(JudgeEndpoint(GOOD), clock, daily_tokens=30)
     await asked.judge(case("a"))
     assert asked.tokens.spent == 30
-    with pytest.raises(JudgeUnavailable, match="has used its 30 tokens of today; it goes on at 1970-01-02T00:00"):
+    with pytest.raises(JudgeUnavailable, match="has used its 30 tokens of today; judging resumes at 1970-01-02T00:00"):
         await asked.judge(case("b"))
     clock.now = 86_400.0
     assert (await asked.judge(case("b"))).score == 1

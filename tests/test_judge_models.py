@@ -97,7 +97,7 @@ async def test_a_model_that_cannot_start_is_an_alarm_with_its_remedy_and_is_trie
     await judge.first_try()
     [alarm] = judge.alarms()
     assert alarm.what == "the judge model models/prm cannot be started: it needs 9 GiB, 2 are left"
-    assert alarm.remedy == "choose a smaller model; turns wait, serving is not touched"
+    assert alarm.remedy == "choose a smaller model; turns wait, serving continues"
     with pytest.raises(JudgeUnavailable, match="9 GiB"):
         await judge.judge(make_case())
     while judge.alarms():

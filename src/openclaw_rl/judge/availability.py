@@ -152,12 +152,12 @@ class Availability:
         if not self.budget.left:
             raise JudgeUnavailable(
                 f"the judge has used its {self.budget.limit} tokens of today",
-                remedy=f"it goes on at {self.budget.renewal()}, or raise judge.llm.daily_tokens",
+                remedy=f"judging resumes at {self.budget.renewal()}, or raise judge.llm.daily_tokens",
             )
         if not self.breaker.allow():
             raise JudgeUnavailable(
                 f"judging is paused after failures ({self.breaker.reason})",
-                remedy=f"it is tried again in {self.breaker.retry_in:.0f} s; serving is not touched",
+                remedy=f"it is retried in {self.breaker.retry_in:.0f} s; serving continues",
             )
 
     def cancelled(self) -> None:

@@ -201,5 +201,5 @@ def reaction_of(case: Case) -> Reaction:
         return Reaction(score=-1, note=why)
     reports = [report for text, call in results if (report := tools.reported(text, call)) is not None]
     if not reports:
-        return Reaction(score=None, note="the tools' results say nothing for sure")
+        return Reaction(score=None, note="the tools' results are inconclusive")
     return Reaction(score=min(reports), note="tests failed" if min(reports) < 0 else "all tests passed")

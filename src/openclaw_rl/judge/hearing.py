@@ -32,7 +32,7 @@ PERHAPS = 0.6
 """minimum probability of a complaint that justifies a question to the user"""
 ERRAND, WISH = 0.8, 0.014
 """for a remark with a measure: the maximum probability of an errand, and the minimum probability of a rule (0.5 and 0.1
-at the written personas' rates, converted to real conversations')
+at the written personas' rates, converted to those of real conversations)
 """
 DISPLEASED = 0.32
 """minimum probability of a complaint or wish at which a measure that the reply lacks becomes a rule; it never scores

@@ -32,7 +32,7 @@ class HostedParts:
 
 
 class HostedJudge:
-    """Delegates to the judge of ``build`` once its model runs. Until then it is unavailable, and cases wait.
+    """Delegates to the judge that ``build`` returns, once its model runs. Until then it is unavailable, and cases wait.
 
     ``duty`` names the model's purpose in one word: scores, hints. A failed start is retried after growing pauses, with
     no effect on the loops.
@@ -107,7 +107,7 @@ class HostedJudge:
         if self._trouble is None:
             return ()
         remedy = self._trouble.remedy or "see the log"
-        return (Alarm(name="judge model", what=self._why(), remedy=f"{remedy}; turns wait, serving is not touched"),)
+        return (Alarm(name="judge model", what=self._why(), remedy=f"{remedy}; turns wait, serving continues"),)
 
     def _why(self) -> str:
         return f"the judge model {self._place} cannot be started: {self._trouble.what if self._trouble else ''}"

@@ -118,7 +118,7 @@ class JudgeLoop:
         self._in_hand = 0
 
     async def tick(self) -> int:
-        """Settle up to a batch of cases; return the verdict count."""
+        """Settle up to a batch of cases; return the number of verdicts written."""
         before = self._given_up
         await self._note()
         read_at = self._wall()  # feedback after this moment is late, and will be listed as such

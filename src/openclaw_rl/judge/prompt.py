@@ -84,7 +84,7 @@ class PromptSettings:
 
 
 class PromptBuilder:
-    """The question about a case. It asks for a hint only if all of the next state is the user's own words."""
+    """Builds the question about a case; asks for a hint only if all of the next state is the user's own words."""
 
     def __init__(self, settings: PromptSettings, *, answer: int = 0, counter: TokenCounter | None = None) -> None:
         """``answer`` tokens stay free; without a ``counter``, tokens are approximate and the context is unlimited."""

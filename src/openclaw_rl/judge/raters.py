@@ -70,7 +70,7 @@ class PolicyRater:
         return tuple(likeliest.get(label, least) for label in labels)
 
     async def _begin(self, opening: str, words: tuple[str, ...]) -> tuple[Tokens, Tokens]:
-        """Return the tokens shared by the start of all answers, and each word's next token."""
+        """Return the tokens that start all answers, and the next token for each word."""
         key = (opening, words)
         if key not in self._beginnings:
             answers = [tuple(await self._policy.tokenize(f"{opening}{word}"))[:-1] for word in words]
@@ -123,7 +123,7 @@ class EndpointRater:
         if not self._budget.left:
             raise JudgeUnavailable(
                 f"the judge has used its {self._budget.limit} tokens of today",
-                remedy=f"it goes on at {self._budget.renewal()}, or raise judge.llm.daily_tokens",
+                remedy=f"judging resumes at {self._budget.renewal()}, or raise judge.llm.daily_tokens",
             )
         self._budget.spend(sum(approximate(message.content) for message in messages) + 1)
         answer = await self._post(self._body(messages, opening, words))

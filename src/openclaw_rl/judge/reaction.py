@@ -84,7 +84,7 @@ def read(message: str, *, request: str, reply: str) -> Reaction:
     """Return the reaction of ``message`` to ``reply``, which answered ``request``; abstain unless sure."""
     remark = own_words(message)
     if not remark:
-        return Reaction(score=None, note="the message holds nothing of the user's own")
+        return Reaction(score=None, note="the message has no words of the user's own")
     if remark.startswith("Traceback (most recent call last):"):
         return _traceback(reply)
     parsed = parse(_bounded(remark, 4_000))

@@ -71,7 +71,7 @@ def read_report(text: str, *, request: str, reply: str) -> Reaction | None:
         return Reaction(score=None, note="a description of good and bad", hints=hints)
     score = next(iter(scores - {None}), None)
     if score is None:
-        return Reaction(score=None, note="a description that says nothing of the reply")
+        return Reaction(score=None, note="a description without a reaction to the reply")
     return Reaction(score=score, note=f"described as {'accepted' if score > 0 else 'not accepted'}", hints=hints)
 
 

@@ -149,7 +149,7 @@ def ended(code: str) -> str | None:
 
 
 def _some(digits: str) -> bool:
-    """Check if a number is not zero, regardless of its digits' count."""
+    """Check if a number is not zero, regardless of its length."""
     return any(sign.isdecimal() and int(sign) for sign in digits)
 
 

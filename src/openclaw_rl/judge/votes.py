@@ -30,7 +30,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoteRule:
-    """The vote count and the condition for a score.
+    """The number of votes and the condition for a score.
 
     The most frequent answer wins if ``needed`` votes are answered, its share reaches ``threshold`` and no other answer
     has as many. ``quorum`` None requires more than half the ``votes``.
@@ -46,7 +46,7 @@ class VoteRule:
 
     @property
     def needed(self) -> int:
-        """Return the minimum answers for a score."""
+        """Return the number of answers required for a score."""
         return self.votes // 2 + 1 if self.quorum is None else self.quorum
 
     def tally(self, votes: Sequence[Vote]) -> Tally:

@@ -1,4 +1,4 @@
-"""Message features for hashed-feature models: word and letter runs, and the text's form."""
+"""Message features for hashed-feature models: runs of words and letters, and the text's form."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _letters(found: Sequence[str]) -> Iterator[str]:
 
 
 def bucket(count: float, steps: Sequence[float]) -> int:
-    """Count the steps that a count reaches."""
+    """Return the number of steps that a count reaches."""
     return sum(count >= step for step in steps)
 
 

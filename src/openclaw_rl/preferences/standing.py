@@ -107,7 +107,7 @@ def sentences_of(message: str) -> list[str]:
 
 
 def _read(sentences: Sequence[str], signs: Signs) -> _Reading:
-    """Return each sentence's role in a short message."""
+    """Read a message by one language's signs; one with too many sentences has no orders."""
     if len(sentences) > _MOST_SENTENCES:
         return _Reading((), own=False)
     roles = [_role(sentence, signs) for sentence in sentences]

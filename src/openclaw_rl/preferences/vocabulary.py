@@ -137,7 +137,7 @@ NEGATION: Final = (
     r"(?:no|not|never|without(?: any)?|don't|do not|avoid|stop|skip|drop|quit|less|fewer|instead of|rather than|kein\w*"
     r"|keine?|ohne|nicht|nie|pas(?: de)?|sans|jamais|sin|nunca|senza|mai|sem|geen|zonder|nooit|不要|别|不用|不)"
 )
-"""words before a form that reject the form"""
+"""words that reject the form after them"""
 BULLETS: Final = (
     r"(?:bullet(?:ed)?(?:[ -]?points?|[ -]?lists?)?|bullets|dot[ -]?points?|lists?|liste\w*|aufzählung\w*|stichpunkt\w*"
     r"|puces|listas?|viñetas|elench\w+|punti elenco|lijst\w*|opsomming\w*|列表)"

@@ -55,7 +55,7 @@ _ENGLISH = frozenset(
 
 
 def group_of(message: str, *, request: str = "") -> LanguageGroup:
-    """Return the group by script; Latin text is English if at least a quarter are common English words.
+    """Return the group by script; Latin text is English if at least a quarter of its words are common English ones.
 
     A message under eight words is judged together with the request.
     """

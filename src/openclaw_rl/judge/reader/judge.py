@@ -226,7 +226,7 @@ class ReaderJudge:
         return Explanation(judge=self.name, prompt_version=VERSION, ballots=lines, verdict=verdict, note=verdict.note)
 
     async def _hear(self, case: Case) -> Hearing | None:
-        """Return None if the user wrote nothing: the rules read the tools' results."""
+        """Classify the user's message; return None if there is none: the rules read the tools' results."""
         exchange, classifier = written(case), self._classifier
         if exchange is None or classifier is None:
             return user_hearing(case)

@@ -187,13 +187,13 @@ FLOOR = 0.8
 SPARE = 0.5
 """false alarms added to the observed ones"""
 RULES = 0.02
-"""rules' share among messages, in either channel"""
+"""share of rules among messages, in either channel"""
 REAL = 0.5
-"""real-rate lines' weight within their kind, if there are any"""
+"""weight of lines at real rates within their kind, if there are any"""
 FEWEST = 100
 """minimum lines for a threshold at a place"""
 UNWANTED = 0.003
-"""allowed share, among messages without a rule, that are mistaken for one"""
+"""allowed share of messages without a rule that are mistaken for one"""
 FACT_PRECISION = 0.75
 FEWEST_RIGHT = 5
 """minimum true alarms for a threshold"""
