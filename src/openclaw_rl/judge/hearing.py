@@ -130,9 +130,7 @@ def _with_measure(
     def missing(text: str) -> str | None:
         return missing_measure(text, request=request, reply=reply) if sure else None
 
-    if hints and [hint.text for hint in hints] != [
-        own.strip()
-    ]:  # only a part of the message: its other measure is added
+    if hints and [hint.text for hint in hints] != [own.strip()]:  # a part of the message: add the measure outside it
         measure = None if any(missing(hint.text) for hint in hints) else missing(own)
     else:
         hints, measure = [], (None if may_be_foreign(own) else _remarked(own, estimate, rules)) or missing(own)
@@ -144,8 +142,7 @@ def _with_measure(
 
 
 def _remarked(own: str, estimate: KindLogprobs, rules: Reaction) -> str | None:
-    """Return the measure of a remark about little else, if it is likelier a wish about replies than praise or an
-    errand.
+    """Return the measure of a short remark, if it is likelier a wish about replies than praise or an errand.
 
     A remark that explicitly applies to all replies is never an errand.
     """

@@ -78,13 +78,12 @@ class JudgeLoopSettings:
 
 
 class JudgeLoop:
-    """Each tick settles a batch: by evidence at once, by the judge ``workers`` cases at a time, each written when
-    ready.
+    """Each tick settles a batch: by evidence at once, by the judge ``workers`` cases at a time.
 
-    A case with an unavailable judge stays in the ledger's list and is asked again as `WaitingList` decides. A case that
-    fails alone becomes an abstention and a drop with the reason: at once if reading it raises (reading is pure and
-    would raise again), otherwise after several tries between which the judge answered other cases. An outage drops no
-    turn, regardless of its length.
+    Each verdict is written when it is ready. A case with an unavailable judge stays in the ledger's list and is asked
+    again as `WaitingList` decides. A case that fails alone becomes an abstention and a drop with the reason: at once if
+    reading it raises (reading is pure and would raise again), otherwise after several tries between which the judge
+    answered other cases. An outage drops no turn, regardless of its length.
     """
 
     name = "judge"
@@ -181,9 +180,7 @@ class JudgeLoop:
         return outcome_alone(case, "its outcome is not known yet") if verdict is None else joined(case, verdict)
 
     def _sorted(self, cases: Iterable[Case]) -> _Sorted:
-        """Sort cases into those that evidence decides, with or without words for the judge, those for the judge, and
-        unreadable ones.
-        """
+        """Sort cases: decided by evidence, decided with words left for the judge, left to the judge, or unreadable."""
         found: list[tuple[Case, Verdict]] = []
         taught: list[tuple[Case, Verdict]] = []
         rest: list[Case] = []

@@ -36,7 +36,7 @@ _SLOT = re.compile(r"\{\{(\w+)\}\}")
 _SLOTS = ("history", "request", "steps", "reply", "next_state")
 _NEEDED = ("request", "reply", "next_state")
 _BRACKETS = str.maketrans(dict.fromkeys("<＜﹤‹〈⟨❮", "&lt;") | dict.fromkeys(">＞﹥›〉⟩❯", "&gt;") | {"&": "&amp;"})
-_HIDDEN = re.compile(  # characters that steer a display or a model unseen: controls, tags, private use, surrogates
+_HIDDEN = re.compile(  # steers a display or a model unseen: controls, formats, tags, private use, surrogates
     "[\x00-\x08\x0e-\x1b\x1f\x7f-\x84\x86-\x9f\xad\u0600-\u0605\u061c\u06dd\u070f\u08e2\u180e\u200b-\u200f\u202a-\u202e"
     "\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb\ud800-\udfff\ue000-\uf8ff"
     "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff\U000f0000-\U0010ffff]"

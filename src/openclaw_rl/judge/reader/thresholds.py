@@ -79,10 +79,10 @@ def _curved(slope: Array, pairs: Sequence[tuple[Array, Array, float]]) -> Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One labelled exchange: line ``index`` (from 0) of the persona ``voice``. The files name the kind mixed
-    ``praise_rule``.
+    """One labelled exchange: line ``index`` (from 0) of the persona ``voice``.
 
-    ``channel`` is set for a persona written at real conversations' rates, None for others.
+    The files name the kind mixed ``praise_rule``. ``channel`` is set for a persona written at real conversations'
+    rates, None for others.
     """
 
     voice: str
