@@ -1,6 +1,6 @@
-"""OpenClaw-RL trains an agent simply by using it. The public names, nothing else.
+"""OpenClaw-RL trains an agent simply by using it. This module contains the public names only.
 
-They are imported when they are first used: a command that shows its help needs none of them.
+Each name is imported on first use, so a command that prints its help imports none of them.
 """
 
 from typing import TYPE_CHECKING
@@ -55,7 +55,7 @@ _OF_A_RUN = ("ApiReply", "NoteCurve", "Run", "up")
 
 
 def __getattr__(name: str) -> object:
-    """A public name, from `openclaw_rl.run` or `openclaw_rl.types`."""
+    """Return a public name, imported from `openclaw_rl.run` or `openclaw_rl.types`."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name in _OF_A_RUN:

@@ -1,4 +1,4 @@
-"""``python -m openclaw_rl`` is ``openclaw-rl``."""
+"""Run ``openclaw-rl`` as ``python -m openclaw_rl``."""
 
 from openclaw_rl.cli import main
 

@@ -1,42 +1,42 @@
-"""What can go wrong, drawn as a tree.
+"""The error tree.
 
     OpenClawError
-    ├── InvalidValue          a noun that cannot be built (also a ValueError)
+    ├── InvalidValue          an invalid value: the object cannot be built (also a ValueError)
     ├── ConfigError           a setting that cannot be read
-    ├── PluginError           a name that leads nowhere, or to the wrong shape
+    ├── PluginError           a name that cannot be resolved, or resolves to an object with the wrong shape
     │   └── MissingExtra      an optional package is not installed
     ├── LedgerError           the ledger cannot be opened or written
     │   ├── LedgerDamaged     the file is not a healthy ledger
     │   ├── LedgerNewer       written by a later release
-    │   ├── LedgerHeld        another process is this writer already
-    │   ├── LedgerDown        no room, no right or no disk: it goes on once that is there again
-    │   ├── AlreadyInLedger   such a row is written once, and is written
-    │   ├── DeletedMeanwhile  what was to be written is of a session that was deleted
+    │   ├── LedgerHeld        another process already has this writer's role
+    │   ├── LedgerDown        the store is full, not writable or out of reach: writing continues once that is fixed
+    │   ├── AlreadyInLedger   a row that is written once exists already
+    │   ├── DeletedMeanwhile  the row belongs to a session that was deleted in the meantime
     │   └── NotInLedger       no such turn, session, step or version
     ├── RequestError          the caller's fault: a 4xx, never retried by us
     │   ├── ContextOverflow   prompt and reply do not fit the model
     │   ├── NotAllowed        no key, or a key without this right
     │   └── TooMany           a limit of this key or of the server
     ├── BackendError          a policy or trainer failed
-    │   ├── BackendDown       it is restarting: hold the request or come back
+    │   ├── BackendDown       it is restarting: hold the request or retry later
     │   │   └── BackendGone   it cannot be started: refuse the request at once
-    │   ├── FatalRequest      the backend died of this request: it is not tried again
+    │   ├── FatalRequest      the backend died of this request, which is not retried
     │   └── ModelRefused      these weights cannot be served, with the numbers
-    ├── JudgeUnavailable      no vote could be had; the outcome waits
+    ├── JudgeUnavailable      no vote is available; the outcome waits
     ├── EnvFailed             an environment failed for a reason that is not the policy's
-    │   ├── TaskRefused       a task that its audit does not admit: no other try changes that
-    │   └── NoSandbox         a program that nobody has read cannot be run apart from this machine
-    ├── NothingToPlay         no task of an environment may train: what plays it ends
-    └── ImportRefused         a record of an import is not readable
+    │   ├── TaskRefused       a task that its audit rejects: no retry changes that
+    │   └── NoSandbox         an unreviewed program cannot be isolated from this machine
+    ├── NothingToPlay         no task of an environment may train: its player ends
+    └── ImportRefused         an import record is not readable
 
-An error says what, where and what to do: ``str(error)`` is fit to show to a person.
+An error states its cause, its place and its remedy: ``str(error)`` can be shown to a user as it is.
 """
 
 from __future__ import annotations
 
 
 class OpenClawError(Exception):
-    """The root. ``remedy`` is one sentence that says what to do, or None."""
+    """The root. ``remedy`` is one sentence with the action to take, or None."""
 
     def __init__(self, what: str, *, remedy: str | None = None) -> None:
         super().__init__(what)
@@ -48,7 +48,7 @@ class OpenClawError(Exception):
 
 
 class InvalidValue(OpenClawError, ValueError):
-    """A noun that cannot be built. ``field`` names the part that is wrong."""
+    """An object that cannot be built. ``field`` names the part that is wrong."""
 
     def __init__(self, field: str, what: str, *, remedy: str | None = None) -> None:
         super().__init__(f"{field}: {what}", remedy=remedy)
@@ -60,7 +60,7 @@ class ConfigError(OpenClawError):
 
 
 class PluginError(OpenClawError):
-    """A name that leads nowhere, or to a thing of the wrong shape."""
+    """A name that cannot be resolved, or that resolves to an object with the wrong shape."""
 
 
 class MissingExtra(PluginError):
@@ -86,11 +86,14 @@ class LedgerNewer(LedgerError):
 
 
 class LedgerHeld(LedgerError):
-    """Another process is this writer already."""
+    """Another process already has this writer's role."""
 
 
 class LedgerDown(LedgerError):
-    """No room, no right or no disk; it goes on once that is there again. ``why`` names no path, for callers."""
+    """The store is full, not writable, or out of reach; writing continues once that is fixed.
+
+    ``why`` is the cause without a path, fit for callers.
+    """
 
     def __init__(self, what: str, *, why: str, remedy: str | None = None) -> None:
         super().__init__(what, remedy=remedy)
@@ -98,11 +101,11 @@ class LedgerDown(LedgerError):
 
 
 class AlreadyInLedger(LedgerError):
-    """A row that is written once is there already; nothing was changed."""
+    """A row that is written once exists already; nothing was changed."""
 
 
 class DeletedMeanwhile(LedgerError):
-    """What was to be written is of a session that was deleted; nothing was written."""
+    """The row belongs to a session that was deleted in the meantime; nothing was written."""
 
 
 class NotInLedger(LedgerError):
@@ -110,7 +113,7 @@ class NotInLedger(LedgerError):
 
 
 class RequestError(OpenClawError):
-    """The caller's fault. ``status`` is the HTTP status, ``field`` the path of the field at fault."""
+    """The caller's fault. ``status`` is the HTTP status, ``field`` the path to the wrong field."""
 
     status = 400
 
@@ -124,7 +127,7 @@ class RequestError(OpenClawError):
 
 
 class ContextOverflow(RequestError):
-    """Prompt and reply do not fit. Clients look for these very words to start their compaction."""
+    """Prompt and reply do not fit. Clients match this exact wording to start their compaction."""
 
     def __init__(self, *, limit: int, asked: int) -> None:
         super().__init__(
@@ -165,11 +168,11 @@ class BackendDown(BackendError):
 
 
 class BackendGone(BackendDown):
-    """The backend cannot be started; it is tried again now and then, so nobody is held until it comes back."""
+    """The backend cannot be started; starts are retried at intervals, so requests are refused instead of held."""
 
 
 class FatalRequest(BackendError):
-    """The backend died while it worked on this request, and died again when it was asked once more."""
+    """The backend died while working on this request, and died again on its retry."""
 
 
 class ModelRefused(BackendError):
@@ -177,24 +180,27 @@ class ModelRefused(BackendError):
 
 
 class JudgeUnavailable(OpenClawError):
-    """No vote could be had; the outcome stays on the work list."""
+    """No vote is available; the outcome stays on the work list."""
 
 
 class EnvFailed(OpenClawError):
-    """An environment failed for a reason that is not the policy's: the episode is in no statistic and never trains."""
+    """An environment failed for a reason that is not the policy's.
+
+    The episode enters no statistics and never trains.
+    """
 
 
 class TaskRefused(EnvFailed):
-    """A task that cannot be played as it is: its audit does not admit it, or no program can be given it."""
+    """A task that cannot be played as it is: its audit rejects it, or no program can be started on it."""
 
 
 class NothingToPlay(OpenClawError):
-    """No task of an environment may train, so that waiting changes nothing: what plays it ends with this error."""
+    """No task of an environment may train, so waiting changes nothing: its player ends with this error."""
 
 
 class NoSandbox(EnvFailed):
-    """A program that nobody has read cannot be run apart from this machine, so it is not run."""
+    """An unreviewed program cannot be isolated from this machine, so it is not run."""
 
 
 class ImportRefused(OpenClawError):
-    """A record of an import is not readable; the message names file and line."""
+    """An import record is not readable; the message names file and line."""

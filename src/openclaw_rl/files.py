@@ -1,4 +1,4 @@
-"""Whole-or-nothing writes: after a crash a name leads to the old content or to the new, never to a part of it."""
+"""Atomic writes: after a crash a name leads to the old content or to the new, never to a part of it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 
 
 def write(path: Path, text: str, *, mode: int = 0o666) -> None:
-    """Put ``text`` into the file at ``path``, synced to disk; its directory must be there.
+    """Write ``text`` to the file at ``path`` and sync it to disk; the directory must exist.
 
-    A file that was there keeps its mode; a new one gets ``mode`` less the process's umask.
+    An existing file keeps its mode; a new file gets ``mode`` less the process's umask.
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     draft.unlink(missing_ok=True)
@@ -32,9 +32,9 @@ def write(path: Path, text: str, *, mode: int = 0o666) -> None:
 
 @contextmanager
 def directory(target: Path) -> Iterator[Path]:
-    """A directory to write into; on leaving it is synced and becomes ``target``, on an error it is removed.
+    """Yield a directory to write into; on exit sync it and rename it to ``target``, on an error remove it.
 
-    One process at a time may write a target: what an earlier one has left of it is removed.
+    One process at a time may write a target: leftovers from an earlier one are removed.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     for leftover in target.parent.glob(f".{target.name}.*.tmp"):
@@ -51,7 +51,7 @@ def directory(target: Path) -> Iterator[Path]:
 
 
 def _take_place(draft: Path, target: Path) -> None:
-    """Rename, moving aside what was there: a rename never lands on a full directory."""
+    """Rename, first moving an existing target aside: a rename cannot replace a directory that is not empty."""
     aside = target.with_name(f".{target.name}.old.tmp")
     if target.exists():
         target.rename(aside)

@@ -1,4 +1,4 @@
-"""This machine: its memory, its limit of open files, and processes that end with their parent and have a name."""
+"""Main memory, GPUs, the open-file limit, and processes that end with their parent and show a name."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from typing import Final
 GIB: Final = 1 << 30
 _CGROUP: Final = Path("/sys/fs/cgroup")
 _MOST_FILES: Final = 65_536
-"""open files that a process asks for at most: some systems allow a billion, over which some programs loop"""
+"""largest open-file limit that a process requests: some systems allow a billion, and some programs loop over all of
+them"""
 
 
 def total_memory() -> int | None:
-    """Bytes of main memory, a container's limit respected; None where the system does not say."""
+    """Return main memory in bytes, within a container's limit; None if the system does not report it."""
     if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:
         return None
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -25,9 +26,9 @@ def total_memory() -> int | None:
 
 
 def free_memory() -> int | None:
-    """Bytes of main memory that can still be taken, a container's limit respected.
+    """Return the bytes of main memory that are still available, within a container's limit.
 
-    Where only the total is known, half of it; None where nothing is.
+    If only the total is known, half of it; if that is unknown too, None.
     """
     meminfo = Path("/proc/meminfo")
     if not meminfo.is_file():
@@ -40,20 +41,23 @@ def free_memory() -> int | None:
 
 
 def _cgroup(name: str) -> int | None:
-    """A figure of this container; None where there is none, or no limit."""
+    """Return a figure of this container; None without that file, or without a limit."""
     file = _CGROUP / name
     text = file.read_text().strip() if file.is_file() else "max"
     return None if text == "max" else int(text)
 
 
 def count_gpus(visible: str | None, *, devices: Path = Path("/dev")) -> int:
-    """NVIDIA GPUs of this machine or container, without loading any library; ``visible`` is CUDA_VISIBLE_DEVICES."""
+    """Count this machine's or container's NVIDIA GPUs without loading any library.
+
+    ``visible`` is the value of CUDA_VISIBLE_DEVICES.
+    """
     there = sum(device.name.removeprefix("nvidia").isdecimal() for device in devices.glob("nvidia*"))
-    return there if visible is None else min(there, len([each for each in visible.split(",") if each.strip()]))
+    return there if visible is None else min(there, len([part for part in visible.split(",") if part.strip()]))
 
 
 def raise_open_files() -> int:
-    """How many files this process may open, after raising that number as far as the system lets us without asking."""
+    """Raise this process's open-file limit as far as the system permits without privileges; return the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return _MOST_FILES
@@ -61,18 +65,18 @@ def raise_open_files() -> int:
     if most > soft:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-        except (OSError, ValueError):  # macOS has a lower limit of its own, which it does not name here
+        except (OSError, ValueError):  # macOS has a lower limit of its own, which getrlimit does not report
             return soft
     return max(soft, most)
 
 
 def end_with_parent() -> None:
-    """From now on this process ends as soon as its parent has: work that nobody will take up is not worth finishing."""
+    """End this process as soon as its parent ends, since no process would use its results."""
     threading.Thread(target=_wait_and_end, daemon=True).start()
 
 
 def show_name() -> None:
-    """From now on the system's own tools show this process by its name, cut to 15 characters, where they can."""
+    """Show this process under its name, cut to 15 characters, in system tools, where /proc has it."""
     place = Path("/proc/self/comm")
     if place.exists():
         place.write_text(current_process().name[:15])

@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 _AGENT: Final = "openclaw-rl-python"
 _OPEN: Final = ("in force", "learning")
-"""states of a note that is not learned yet and may still be"""
+"""states in which a note is not learned yet and can still be"""
 
 
 def up(
@@ -54,13 +54,13 @@ def up(
     """Start serving, judging and training, as `openclaw-rl up` does, and return when the model answers.
 
     Args:
-        model: `embedded`, a Hugging Face id, a folder or a GGUF file; None takes the settings' own.
+        model: `embedded`, a Hugging Face id, a folder or a GGUF file; None uses the settings' own.
         preset: a shipped preset such as `cpu-demo`, or several with commas between them.
-        run_dir: where ledger, versions and log are kept; a second run there continues the first.
+        run_dir: directory for the ledger, versions and log; a second run there continues the first.
         settings: any settings by their dotted names, such as `{"train.batch_size": 4}`.
 
-    Settings come from the same sources as those of the command: the preset, `openclaw-rl.toml` in the working
-    directory, the environment; the arguments rank above them. The port is a free one unless `serve.port` is given.
+    Settings come from the same sources as the command's: the preset, `openclaw-rl.toml` in the working directory, the
+    environment; the arguments rank above them. The port is a free one unless `serve.port` is set.
 
     Raises:
         ConfigError: a setting is wrong; the message names it.
@@ -74,7 +74,7 @@ def up(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoteCurve:
-    """How a note was learned: shares in 0 .. 1 by training steps, a list of points for each measurement.
+    """A note's learning curve: shares in 0 .. 1 by training steps, a list of points for each measurement.
 
     A notebook shows it as a chart.
     """
@@ -87,9 +87,9 @@ class NoteCurve:
 
 
 class Run:
-    """A running server and all that it has learned. `up` makes one; leaving its `with` block stops it.
+    """A running server with its notes and versions. `up` makes one; leaving its `with` block stops it.
 
-    Its methods may be called from any thread. `notes`, `versions` and `curve` also answer after `stop`.
+    Its methods may be called from any thread. `notes`, `versions` and `curve` also work after `stop`.
     """
 
     def __init__(self, config: Config) -> None:
@@ -101,7 +101,7 @@ class Run:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._main, name="openclaw-rl", daemon=True)
         self._thread.start()
-        # before the interpreter ends its thread pools, which a clean stop needs; atexit comes after that
+        # runs before the interpreter ends its thread pools, which a clean stop needs; atexit runs after that
         threading._register_atexit(self.stop)  # type: ignore[attr-defined]
         try:
             self._server = self._started.result()
@@ -111,29 +111,29 @@ class Run:
 
     @property
     def url(self) -> str:
-        """The address of its OpenAI-compatible API, up to /v1, for other clients."""
+        """Address of its OpenAI-compatible API, up to /v1, for other clients."""
         return self._server.client.url
 
     def chat(
         self, message: str, *, session: str | None = "chat", notes: bool = True, train: bool = True, **options: Json
     ) -> ApiReply:
-        """Say something and return the reply: its `text`, the `version` that answered, its `turn`.
+        """Send a message and return the reply: its `text`, the `version` that answered, its `turn`.
 
         Args:
-            message: what the user says.
-            session: the conversation that it continues, or begins. What follows a reply in it is what the reply is
-                judged by. None asks aside: the question stands alone and is never trained on.
-            notes: False keeps standing notes out of the prompt, to see what the weights do without them.
+            message: the user's message.
+            session: the conversation that it continues or begins. The messages after a reply there are
+                its evidence for the judge. None sends the message outside any conversation and never trains on it.
+            notes: False keeps standing notes out of the prompt, to see how the weights answer without them.
             train: False keeps the turn out of training.
             options: fields of a chat completion, such as `max_tokens`, `temperature` and `seed`.
         """
-        said = () if session is None else self._conversations.get(session, ())
-        messages = (*said, Message(role="user", content=message))
+        earlier = () if session is None else self._conversations.get(session, ())
+        messages = (*earlier, Message(role="user", content=message))
         train = train and session is not None
-        asked = self._server.client.complete(
+        request = self._server.client.complete(
             Prompt(messages=messages), session=session, notes=notes, train=train, options=options
         )
-        reply = self._call(asked)
+        reply = self._call(request)
         if session is not None:
             self._conversations[session] = (*messages, reply.message)
         return reply
@@ -146,13 +146,13 @@ class Run:
         score: float | None = None,
         comment: str | None = None,
     ) -> None:
-        """Rate a reply, or a turn by its id: a thumb or a score in -1 .. 1, and what would have made it better."""
+        """Rate a reply, or a turn by its id: a thumb or a score in -1 .. 1, and a comment on how to improve it."""
         turn = reply if isinstance(reply, str) else reply.turn
         self._call(self._server.client.send_feedback(turn, thumb=thumb, score=score, comment=comment))
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """The standing notes of all users, oldest first, each with its `text` and `state`."""
+        """Standing notes of all users, oldest first, each with its `text` and `state`."""
         return self._read(lambda ledger: tuple(ledger.notes()))
 
     def add_note(self, text: str) -> Note:
@@ -163,7 +163,7 @@ class Run:
     def wait_until_learned(self, note: Note | None = None, *, timeout: float = 1800.0) -> Note:
         """Wait until a note, the newest by default, has left the prompt or stays there for good; return it.
 
-        Its `state` is `learned` when the weights do what it asks and the version that does it answers.
+        Its `state` is `learned` when the weights follow it without the prompt and the version that does so answers.
 
         Raises:
             TimeoutError: that many seconds passed.
@@ -180,16 +180,16 @@ class Run:
             time.sleep(POLL)
 
     def curve(self, note: Note | None = None) -> NoteCurve:
-        """How a note, the newest by default, was learned; without points before its first training has ended."""
-        found = self._read(self._newest) if note is None else note
-        if found is None:
+        """Return the learning curve of a note, the newest by default; empty before its first training ends."""
+        target = self._read(self._newest) if note is None else note
+        if target is None:
             raise InvalidValue("note", "there is none yet", remedy="correct a reply, or call add_note")
-        rows = self._read(lambda ledger: [dict(row.evidence) for row in ledger.rehearsals(found.number)])
-        return NoteCurve(note=found, series=note_curves(rows))
+        rows = self._read(lambda ledger: [dict(row.evidence) for row in ledger.rehearsals(target.number)])
+        return NoteCurve(note=target, series=note_curves(rows))
 
     @property
     def versions(self) -> tuple[Version, ...]:
-        """Every version, oldest first; 0 is the base model. Of those whose `state` is `live` the `live` one answers."""
+        """All versions, oldest first; 0 is the base model. Of those whose `state` is `live`, the `live` one answers."""
         return self._read(lambda ledger: tuple(ledger.versions()))
 
     @property
@@ -198,7 +198,7 @@ class Run:
         return self._read(lambda ledger: LiveVersions(ledger).live()) or self.versions[0]
 
     def rollback(self, to: int | None = None, *, reason: str = "by hand") -> Version:
-        """Serve an earlier version again, by default the one before this; return the new version that holds it."""
+        """Serve an earlier version again, by default the one before this; return the new version that has its weights."""
         version = self._call(roll_back_now(self.config, to=to, why=reason))
         while self._server.policy.live != version.number:
             self._check_alive()
@@ -242,7 +242,7 @@ class Run:
             await self._stopping.wait()
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await in the thread that serves."""
+        """Run in the serving thread and wait for the result."""
         try:
             self._check_alive()
         except BackendError:

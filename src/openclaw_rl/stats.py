@@ -1,4 +1,4 @@
-"""Intervals and tests: what a mean, a rate or a difference is worth. Pure."""
+"""Intervals and tests for means, rates and differences. Pure."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 FEWEST = 3
-"""pairs from which on a mean difference has an interval worth the name"""
+"""fewest pairs for which a mean difference has a meaningful interval"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """A mean and the ends of its interval; infinite ends where there are too few numbers."""
+    """A mean and its interval; the bounds are infinite for too few numbers."""
 
     mean: float
     low: float
@@ -22,7 +22,7 @@ class Interval:
 
 
 def interval(values: Sequence[float], *, alpha: float) -> Interval:
-    """The mean with one-sided bounds, each wrong with probability ``alpha`` (Student's t)."""
+    """Return the mean with one-sided bounds, each wrong with probability ``alpha`` (Student's t)."""
     mean = statistics.fmean(values)
     if len(values) < FEWEST:
         return Interval(mean=mean, low=-math.inf, high=math.inf, count=len(values))
@@ -31,7 +31,7 @@ def interval(values: Sequence[float], *, alpha: float) -> Interval:
 
 
 def t_quantile(share: float, freedom: int) -> float:
-    """Student's t by Cornish and Fisher's expansion: within 2 % of the table for two degrees of freedom or more."""
+    """Return Student's t by Cornish and Fisher's expansion: within 2 % of the table from two degrees of freedom."""
     z: float = statistics.NormalDist().inv_cdf(share)
     terms = (
         (z**3 + z) / 4,
@@ -43,17 +43,17 @@ def t_quantile(share: float, freedom: int) -> float:
 
 
 def sign_test(lost: int, won: int) -> float:
-    """The chance of so many losses or more among pairs that differ, if either way were as likely."""
+    """Return the chance of at least this many losses among pairs that differ, if wins and losses are equally likely."""
     return tail(lost, lost + won, 0.5)
 
 
 def tail(count: int, of: int, rate: float) -> float:
-    """The chance of ``count`` or more successes in ``of`` tries."""
+    """Return the chance of ``count`` or more successes in ``of`` tries."""
     return min(1.0, sum(math.comb(of, k) * rate**k * (1 - rate) ** (of - k) for k in range(count, of + 1)))
 
 
 def wilson(good: int, of: int, *, alpha: float = 0.05) -> tuple[float, float]:
-    """The two-sided Wilson interval of a rate; nothing known is 0 to 1."""
+    """Return a rate's two-sided Wilson interval; 0 to 1 without any tries."""
     if of == 0:
         return 0.0, 1.0
     z = statistics.NormalDist().inv_cdf(1 - alpha / 2)
@@ -64,9 +64,10 @@ def wilson(good: int, of: int, *, alpha: float = 0.05) -> tuple[float, float]:
 
 
 def difference(first: Sequence[bool], second: Sequence[bool], *, alpha: float = 0.05) -> Interval:
-    """The paired difference of two rates, second less first, with a two-sided interval (Newcombe's by the pairs).
+    """Return the paired difference of two rates, second less first, with a two-sided interval (Newcombe's by the
+    pairs).
 
-    The variance is that of the pairs; half a pair is added on either side, so that no interval has no width.
+    The variance is the pairs' own; half a pair is added on either side, so that the interval is never empty.
     """
     pairs = list(zip(first, second, strict=True))
     won, lost = sum(not a and b for a, b in pairs), sum(a and not b for a, b in pairs)

@@ -1,4 +1,4 @@
-"""Words, sentences, list items and the script of a text, and replies that are none at all. Pure."""
+"""Words, sentences, list items and the script of a text, and detection of degenerate replies. Pure."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ NUMBER = (
     rf"(?<![\w-])(?:\d{{1,4}}|(?:a|one) hundred|(?:{'|'.join(_TENS[1:])})[ -](?:{'|'.join(_ONES)})"
     rf"|{'|'.join((*_TENS, *_TEENS, *_ONES))})"
 )
-"""a pattern for a number up to 9,999 in figures, to a hundred in words, in small letters; `number_of` reads it"""
+"""a pattern for a number in small letters, up to 9,999 in figures and up to a hundred in words; `number_of` reads it"""
 UNSPACED = frozenset({"CJK", "HIRAGANA", "KATAKANA", "THAI"})
-"""scripts that do not part words by spaces, so that counting them says nothing"""
+"""scripts without spaces between words, in which a word count is meaningless"""
 
 
 def number_of(text: str) -> int:
-    """What `NUMBER` has found."""
+    """Return the number in a match of `NUMBER`."""
     lowered = text.lower()
     if lowered.isdigit():
         return int(lowered)
@@ -46,7 +46,7 @@ def number_of(text: str) -> int:
 
 
 def head_and_tail(tokens: Sequence[int], most: int) -> list[int]:
-    """Two thirds of ``most`` from the head and one third from the tail of what is longer."""
+    """Return tokens cut to ``most``: two thirds from the head, one third from the tail; unchanged if not longer."""
     if len(tokens) <= most:
         return list(tokens)
     tail = most // 3
@@ -54,37 +54,37 @@ def head_and_tail(tokens: Sequence[int], most: int) -> list[int]:
 
 
 def words(text: str) -> tuple[str, ...]:
-    """The words of a text in small letters, for comparing; each Chinese character is a word."""
-    found: list[str] = []
+    """Return the text's words in small letters, for comparison; each Chinese character is a word."""
+    parts: list[str] = []
     for word in _PLAIN_WORD.findall(text.lower().replace("’", "'")):
-        found.extend(word if _CJK.search(word) else (word,))
-    return tuple(found)
+        parts.extend(word if _CJK.search(word) else (word,))
+    return tuple(parts)
 
 
 def is_chinese(text: str) -> bool:
-    """Whether Chinese characters carry the text."""
+    """Check if at least a third of the text's letters and digits are Chinese characters."""
     return len(_CJK.findall(text)) * 3 >= max(1, len(re.findall(r"\w", text)))
 
 
 def word_count(text: str) -> int:
-    """How many words a reader would count: list markers, headings' signs and lone punctuation are none."""
+    """Count words as a reader would: list markers, heading signs and lone punctuation do not count."""
     return sum(any(sign.isalnum() for sign in word) for word in unmarked(text).split())
 
 
 def unmarked(text: str) -> str:
-    """The text without the signs that make list items and headings of its lines and bold words of its words."""
-    return BOLD.sub(lambda found: found[0][2:-2], HEADING.sub("", ITEM.sub("", text)))
+    """Return the text without list markers, heading signs and bold signs."""
+    return BOLD.sub(lambda match: match[0][2:-2], HEADING.sub("", ITEM.sub("", text)))
 
 
 def sentence_count(text: str) -> int:
-    """How many sentences: abbreviations, initials and decimals end none; an item or a paragraph is one at least."""
+    """Count sentences: abbreviations, initials and decimals end none; an item or a paragraph has at least one."""
     marked = ITEM.sub("\n\n", HEADING.sub("\n\n", text.strip()))
     blocks = [" ".join(block.split()) for block in re.split(r"\n\s*\n|(?<=[.!?:])\n", marked)]
     return sum(1 + sum(map(_ends, _END.finditer(block))) for block in blocks if any(map(str.isalnum, block)))
 
 
 def _ends(found: re.Match[str]) -> bool:
-    """Whether a full stop with a capital after it is the end of a sentence."""
+    """Return True if a full stop before a capital ends a sentence."""
     sign, after = found.groups()
     if sign != ".":
         return True
@@ -98,23 +98,23 @@ def _ends(found: re.Match[str]) -> bool:
 
 
 def items(text: str) -> list[str]:
-    """The items of a list: what stands on the lines that begin like one."""
-    return [text[found.end() :].partition("\n")[0].strip() for found in ITEM.finditer(text)]
+    """Return the list items: the text after each list marker, up to the line's end."""
+    return [text[match.end() :].partition("\n")[0].strip() for match in ITEM.finditer(text)]
 
 
 def script(text: str) -> str | None:
-    """The script that most letters are of, such as LATIN or CJK; None for a text with few letters."""
-    found = Counter(unicodedata.name(sign, "").partition(" ")[0] for sign in text if sign.isalpha())
-    named, count = found.most_common(1)[0] if found else ("", 0)
+    """Return the script that most letters have, such as LATIN or CJK; None for a text with few letters."""
+    counts = Counter(unicodedata.name(sign, "").partition(" ")[0] for sign in text if sign.isalpha())
+    named, count = counts.most_common(1)[0] if counts else ("", 0)
     return named if count >= 4 else None
 
 
 def degenerate(reply: str, *, figure: bool | None = None, least: int | None = None) -> str | None:
-    """Why a reply is none at all: too little, junk, or the same over and over; None for any other.
+    """Return why a reply is degenerate (too short, junk, or repetitive); None for any other reply.
 
-    ``figure`` says whether a bare figure answers what was asked; where it does not, figures alone are no reply. A reply
-    has ``least`` words: not given, three, or one where a figure answers. The marks of list items are no words: a list
-    of one thing repeats itself. Nor are they, or those of bold words, signs that outweigh the letters.
+    ``figure`` is True if a bare figure answers the request; if it is False, a reply of figures alone is degenerate. A
+    reply has at least ``least`` words; by default three, or one if a figure answers. List markers are not words: a list
+    with one item repeats them. List markers and bold signs do not count in the share of signs either.
     """
     if least is None:
         least = 1 if figure else 3
@@ -128,16 +128,16 @@ def degenerate(reply: str, *, figure: bool | None = None, least: int | None = No
         return "more signs than letters"
     if figure is False and sum(sign.isalpha() for sign in solid) < 0.3 * len(solid):
         return "figures where words were asked for"
-    found = [word.lower() for word in WORD.findall(text)]
-    if _repeats(found):
+    spelled = [word.lower() for word in WORD.findall(text)]
+    if _repeats(spelled):
         return "it repeats a phrase"
-    if len(found) >= 40 and len(set(found)) < 0.3 * len(found):
+    if len(spelled) >= 40 and len(set(spelled)) < 0.3 * len(spelled):
         return "few different words"
     return None
 
 
 def _repeats(found: list[str]) -> bool:
-    """Whether a phrase of one to twelve words comes four times in a row, or one of eight words four times in all."""
+    """Return True if 1 to 12 words occur four times in a row, or 8 words four times anywhere."""
     for period in range(1, 13):
         run = period * 4
         if any(found[at : at + period] * 4 == found[at : at + run] for at in range(len(found) - run + 1)):
@@ -147,9 +147,9 @@ def _repeats(found: list[str]) -> bool:
 
 
 def broken(reply: str) -> str | None:
-    """Why a reply is degenerate beyond doubt, whatever was asked: empty, a junk token, or an endless loop; else None.
+    """Return why a reply is degenerate whatever the request: empty, a junk token, or an endless loop; else None.
 
-    It is evidence on its own, so it is far more careful than `degenerate`, which compares many replies.
+    This is evidence on its own, so it is far more conservative than `degenerate`, which compares many replies.
     """
     text = reply.strip()
     if not text:
@@ -165,7 +165,7 @@ def broken(reply: str) -> str | None:
 
 
 def _ends_in_loop(found: tuple[str, ...]) -> bool:
-    """Whether the words end in one phrase six times or more, 24 words or more in all."""
+    """Return True if the words end in one phrase six times or more, 24 words or more in all."""
     for period in range(1, 25):
         repeats = max(6, -(-24 // period))
         tail = found[-period * repeats :]

@@ -1,4 +1,4 @@
-"""Requests to our servers: pages of other sites are refused, and a body is read as JSON within limits."""
+"""Request checks for our servers: refuse pages of other sites, and read a body as JSON within limits."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _ESCAPES = re.compile(
 def refuse_foreign_page(headers: Mapping[str, str], origins: Collection[str]) -> None:
     """Refuse a request that a browser sends for a page of another site; for servers without keys.
 
-    ``headers`` are by lower-case name; ``origins`` are the other sites whose pages may ask.
+    ``headers`` are by lower-case name; ``origins`` are the other sites whose pages may send requests.
     """
     host = headers.get("host", "")
     name = _split("host", f"//{host}").hostname or ""
-    if not _is_here(name):  # another site may let its own name lead to this machine
+    if not _is_here(name):  # another site may point its own name at this machine
         what = f"no key is set, so only loopback names are served, not {name[:100]!r}"
         raise RequestError(what, status=403, remedy="ask http://127.0.0.1, or set a key")
     origin = headers.get("origin")
@@ -39,7 +39,7 @@ def refuse_foreign_page(headers: Mapping[str, str], origins: Collection[str]) ->
 
 
 def is_own_origin(origin: str, host: str) -> bool:
-    """Whether an Origin header names the server itself; RequestError for one that is no address."""
+    """Check if an Origin header names the server itself; raise `RequestError` for an invalid address."""
     return _split("origin", origin).netloc == host
 
 
@@ -64,7 +64,7 @@ def _is_here(name: str) -> bool:
 
 
 def read_number(text: str) -> int | None:
-    """A number in a path, None for what is none; Python itself refuses to read more than 4,300 digits."""
+    """Return the number in a path, or None; Python itself refuses to read more than 4,300 digits."""
     return int(text) if _NUMBER.fullmatch(text) else None
 
 
@@ -83,10 +83,10 @@ def _finite(text: str) -> float:
 
 
 def parse_json(raw: bytes, *, depth: int, values: int) -> dict[str, Json]:
-    """The body as a JSON object; anything else is a RequestError that says what is wrong with it.
+    """Parse the body as a JSON object; raise a `RequestError` with the fault for anything else.
 
-    A body of more than ``values`` values is refused before it is read. Half a character, which a client leaves when it
-    cuts an emoji in two, is read as U+FFFD.
+    A body with more than ``values`` values is refused before it is parsed. A lone surrogate, which a client produces
+    when it cuts an emoji in two, is read as U+FFFD.
     """
     _refuse_too_many(raw, values)
     try:
@@ -109,12 +109,12 @@ def parse_json(raw: bytes, *, depth: int, values: int) -> dict[str, Json]:
 
 
 def _refuse_too_many(raw: bytes, most: int) -> None:
-    """Count values without reading them: commas, colons and opening brackets outside of texts."""
+    """Count values without parsing: commas, colons and opening brackets outside strings."""
     signs = b",:[{"
     if len(raw) <= most or sum(raw.count(sign) for sign in signs) <= most:
         return
     bare = raw.replace(rb"\\", b"").replace(rb"\"", b"")
-    if bare.count(b'"') <= 2 * most:  # so many texts at least, and splitting is cheap
+    if bare.count(b'"') <= 2 * most:  # at least this many strings, and splitting is cheap
         outside = b"".join(bare.split(b'"')[::2])
         if sum(outside.count(sign) for sign in signs) <= most:
             return
@@ -123,7 +123,7 @@ def _refuse_too_many(raw: bytes, most: int) -> None:
 
 
 def _repaired(value: Json) -> Json:
-    """The same without halves of characters; ``value`` is no deeper than was checked."""
+    """Return the value without lone surrogates; ``value``'s depth was checked before."""
     match value:
         case str():
             return whole(value)
@@ -135,20 +135,20 @@ def _repaired(value: Json) -> Json:
 
 
 def whole(text: str) -> str:
-    """The text with U+FFFD for each half of a character, so that it can be written as UTF-8."""
+    """Return the text with U+FFFD for each lone surrogate, so that it can be encoded as UTF-8."""
     return _HALF.sub("\ufffd", text)
 
 
 def is_whole(text: str) -> bool:
-    """Whether a text holds no half of a character, so that it can be written as UTF-8."""
+    """Check if a text has no lone surrogate, so that it can be encoded as UTF-8."""
     return text.isascii() or _HALF.search(text) is None
 
 
 def whole_json(text: str) -> str:
-    """JSON as text, with U+FFFD for each half of a character that it spells as an escape."""
+    """Return JSON text with U+FFFD for each lone surrogate, also one that is written as an escape."""
     if "\\ud" not in text and "\\uD" not in text:
         return whole(text)
-    return whole(_ESCAPES.sub(lambda found: "\\ufffd" if found["half"] else found[0], text))
+    return whole(_ESCAPES.sub(lambda match: "\\ufffd" if match["half"] else match[0], text))
 
 
 def _without_text(error: ValueError) -> str:
@@ -158,7 +158,7 @@ def _without_text(error: ValueError) -> str:
 
 
 def is_deeper(value: Json, depth: int) -> bool:
-    """Whether JSON is nested deeper than ``depth`` levels."""
+    """Check if JSON is nested deeper than ``depth`` levels."""
     layer = [value] if isinstance(value, dict | list) else []
     for _ in range(depth):
         layer = [
@@ -173,6 +173,6 @@ def is_deeper(value: Json, depth: int) -> bool:
 
 
 def kind_of(value: Json) -> str:
-    """What a JSON value is, in words."""
+    """Return a JSON value's type in words."""
     names = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "null"}
     return names.get(type(value), "a number")
