@@ -187,7 +187,7 @@ async def test_a_user_switches_all_notes_off_over_the_api(tmp_path: Path) -> Non
     ("method", "path", "body", "message"),
     [
         ("POST", "/v1/notes", {}, "text: is missing"),
-        ("POST", "/v1/notes", {"text": "  \n "}, "text: a note says something"),
+        ("POST", "/v1/notes", {"text": "  \n "}, "text: a note needs a text"),
         ("POST", "/v1/notes", {"text": "x" * 601}, "text: 601 characters, a note has at most 600"),
         ("POST", "/v1/notes", {"text": "hi there", "kind": "wish"}, "kind: must be one of rule, fact"),
         ("PATCH", "/v1/notes", {"enabled": "no"}, "enabled: must be true or false, not text"),

@@ -209,8 +209,8 @@ async def test_what_was_practised_in_the_prompt_is_told_apart_from_what_was_lear
     with site(told.path) as page:
         shown = (await page.get("/learning", params={"turn": "ann1"})).text
         curves = (await page.get("/curves")).text
-    practised = shown[shown.index("by practising note 1 in the prompt") :]
-    assert "by rehearsing note 1" in shown
+    practised = shown[shown.index("by training with note 1 in the prompt") :]
+    assert "by distilling note 1" in shown
     assert practised.index("13 of 16") < practised.index("16 of 16")
     assert "12 of 16" not in shown
     rate = curves[curves.index("Preference rate") :]

@@ -595,7 +595,7 @@ async def test_a_note_that_stays_in_the_prompt_is_practised_there(tmp_path: Path
         f" practised in the prompt by version 1: 4 of 4 replies keep to it, {kept} before"
     )
     told = "\n".join(lineage.version_lines(lineage.version(idle.train, idle.live.number)))
-    assert "made version 1 by practising note 1 in the prompt" in told
+    assert "made version 1 by training with note 1 in the prompt" in told
     assert "it stays there" in told
     idle.close()
 
@@ -758,7 +758,7 @@ async def test_why_tells_what_a_rehearsal_measured(idle: Idle) -> None:
     idle.note()
     await idle.ticks()
     told = "\n".join(lineage.version_lines(lineage.version(idle.train, 1)))
-    assert "step 1 made version 1 by rehearsing note 1:" in told
+    assert "step 1 made version 1 by distilling note 1:" in told
     assert "12 steps on 48 replies" in told
     assert "with the note  4 of 4 replies do what it asks" in told
 

@@ -207,7 +207,7 @@ def test_the_live_version_that_teaches_is_the_one_that_the_rehearsal_began_with(
 
 def test_a_rehearsal_has_one_teacher() -> None:
     one = lesson(None)[0]
-    with pytest.raises(InvalidValue, match="a rehearsal has one"):
+    with pytest.raises(InvalidValue, match="prompt distillation has one"):
         replace(one, rehearses="n1", teachers=(HINT, ASK.hinted("w1 w2 w3")))
 
 

@@ -1,4 +1,4 @@
-"""Standing notes: a correction holds from the next turn on, in the prompt, until the weights do it by themselves."""
+"""Standing notes: a correction applies from the next turn on, in the prompt, until the weights follow it without."""
 
 from __future__ import annotations
 

@@ -1,14 +1,12 @@
-"""The book of notes: what each user has asked for, in which state it is, and every change with its reason.
+"""The notes book: each user's preferences, their states, and every change with its reason.
 
-A wish that may not be meant for all replies is proposed: it is shown, and neither put into a prompt nor taught.
+A wish that may not apply to all replies is proposed: it is shown, and neither put into a prompt nor taught.
 
-proposed -> in force            by its user, who says yes or says it again
-proposed -> declined            by its user, who meant one reply
-in force <-> learning -> learned     by training: taught, then out of the prompt; back where it was forgotten
-in force, learning -> kept           by training: it cannot be taught, and stays a note
-any of them, off -> replaced         by a newer note that says otherwise
-in force, learning, learned <-> off  by the user
-any state -> removed                 by the user, for good
+proposed -> in force            by its user, who accepts or repeats it proposed -> declined            by its user, who
+meant one reply in force <-> learning -> learned     by training: taught, then out of the prompt; back if the weights
+forgot it in force, learning -> kept           by training: it cannot be taught, and stays a note any of them, off ->
+replaced         by a newer note that contradicts it in force, learning, learned <-> off  by the user any state ->
+removed                 by the user, for good
 """
 
 from __future__ import annotations
@@ -37,20 +35,20 @@ from openclaw_rl.types import (
 log = logging.getLogger(__name__)
 
 MOST_IN_FORCE = 100
-"""notes of one user that may be in prompts at a time"""
+"""limit for a user's notes in prompts at a time"""
 MOST_PROPOSED = 20
-"""open questions of one user; further wishes are not asked about"""
+"""limit for a user's open questions; further wishes are not asked about"""
 _OTHERWISE = "says otherwise"
 _WISHED, _DOUBTED = "said once, perhaps for all replies", "perhaps somebody else's words"
 ReadRemark: TypeAlias = Callable[[str, str], Hint | None]
-"""(what was said outright of a reply, the reply) -> the hint that it is"""
+"""(inline feedback command on a reply, the reply) -> its hint"""
 
 _TAUGHT: frozenset[NoteState] = frozenset({"in force", "learning", "learned", "kept"})
-"""the states between which training moves a note; out of the others only its user takes it"""
+"""the states between which training moves a note; only its user changes the other states"""
 
 
 class AddedNote(NamedTuple):
-    """A note that was made, or that was there already (``new`` False), and the notes that it replaced."""
+    """A new note, or the existing one (``new`` False), and the notes that it replaced."""
 
     note: Note
     replaced: tuple[Note, ...] = ()
@@ -59,9 +57,9 @@ class AddedNote(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewNote:
-    """A note that is to be made: what `Note` has, before it has a number and a state.
+    """A note to be made: the fields of `Note` before it has a number and a state.
 
-    ``reach`` as of a `Hint`: a wish and a doubtful one are proposed.
+    ``reach`` is a `Hint`'s: a wish and a doubtful note are proposed.
     """
 
     user: str
@@ -76,13 +74,13 @@ class NewNote:
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", " ".join(self.text.split()))
         if not self.text:
-            raise InvalidValue("text", "a note says something")
+            raise InvalidValue("text", "a note needs a text")
         if len(self.text) > LONGEST_NOTE:
             raise InvalidValue("text", f"{len(self.text)} characters, a note has at most {LONGEST_NOTE}")
 
 
 class NotesBook:
-    """Reads and changes notes. Every method is synchronous and thread-safe, as the ledger is."""
+    """Reads and changes notes. Every method is synchronous and thread-safe, like the ledger."""
 
     def __init__(self, ledger: NotesLedger) -> None:
         self._ledger = ledger
@@ -90,34 +88,34 @@ class NotesBook:
     # --- reading ---
 
     def note(self, number: int) -> Note:
-        """A note by its number; NotInLedger where there is none."""
+        """Return the note with this number; raise NotInLedger if there is none."""
         return self._ledger.note(number)
 
     def all(self, user: str | None = None) -> list[Note]:
-        """The notes of a user, or of everybody, in every state but removed; oldest first."""
+        """Return a user's notes, or all users', in every state but removed; oldest first."""
         return [note for note in self._ledger.notes(user) if note.state != "removed"]
 
     def in_force(self, user: str) -> list[Note]:
-        """The notes that are in a user's prompts: rules before facts, the newest of each first.
+        """Return the notes in a user's prompts: rules before facts, the newest of each first.
 
-        Empty where the user switched notes off.
+        Empty if the user switched notes off.
         """
         if not self._ledger.notes_enabled(user):
             return []
-        found = [note for note in self._ledger.notes(user) if note.prompted]
-        return sorted(found, key=lambda note: (note.kind == "fact", -note.number))
+        prompted = [note for note in self._ledger.notes(user) if note.prompted]
+        return sorted(prompted, key=lambda note: (note.kind == "fact", -note.number))
 
     def history(self, number: int) -> list[NoteChange]:
-        """Each change of a note's state, oldest first."""
+        """Return each change to a note's state, oldest first."""
         return self._ledger.note_changes(number)
 
     # --- training ---
 
     def advance(self, number: int, state: NoteState, reason: str) -> bool:
-        """Training moves a note: to learning, to learned, back in force, or to kept, which is for good.
+        """Move a note as training requests: to learning, to learned, back in force, or to kept, which is for good.
 
-        False, and nothing is written, where the user has switched it off, removed or replaced it meanwhile, or where it
-        is in that state already.
+        Returns False and writes nothing if the user has meanwhile switched the note off, removed or replaced it, or if
+        it is in that state already.
         """
         if state not in _TAUGHT:
             raise InvalidValue("state", f"training cannot make a note {state!r}, only {', '.join(sorted(_TAUGHT))}")
@@ -134,7 +132,9 @@ class NotesBook:
         return self._ledger.atomically(work)
 
     def explain(self, number: int, reason: str) -> bool:
-        """Write why a note in force is not being learned; False, and nothing is written, where that stands there."""
+        """Write why a note in force is not being learned; return False and write nothing if it is out of force or has
+        that reason already.
+        """
 
         def work() -> bool:
             changes = self._ledger.note_changes(number)
@@ -148,31 +148,31 @@ class NotesBook:
     # --- making and changing ---
 
     def add(self, given: NewNote) -> AddedNote:
-        """Make a note; the user's notes that it contradicts are replaced by it once it is in force.
+        """Make a note; once it is in force, it replaces the user's notes that it contradicts.
 
-        Where the user has said it in the same words, in others that are put into a prompt alike, or with a measure that
-        this one lacks, that note is it: in force again, if the weights had forgotten it or it was switched off.
-        Raises InvalidValue where the user has as many notes in force as there may be.
+        An earlier note counts as the same if it has the same words, words with the same prompt text, or a limit that
+        this one lacks; it is then in force again, if the weights had forgotten it or it was switched off. Raises
+        InvalidValue if the user already has the maximum number of notes in force.
         """
         known = self._read_for([given])
         return self._ledger.atomically(lambda: self._add(given, known.fresh()))
 
     def take(self, limit: int, read: ReadRemark) -> list[AddedNote]:
-        """Make notes of what people said since, as verdicts heard it and as it was said outright; those that are new.
+        """Make notes from new verdicts and new inline feedback commands; return the new ones.
 
-        ``read`` gives the hint that a text said outright is, None where it is none. A hint of which no note can be made
-        is logged and passed by. Texts are read and compared before the transaction, which only writes.
+        ``read`` returns a command's hint, None without one. A hint that cannot become a note is logged and skipped.
+        Texts are read and compared before the transaction, which only writes.
         """
         verdicts, remarks = self._ledger.new_hints(limit), self._ledger.new_remarks(limit)
         if not verdicts and not remarks:
-            return []  # without a lock on the file: this is looked for several times a second
+            return []  # no file lock for this check, which runs several times a second
         heard = {one.seq: _notes_of(one.user, one.turn, one.hints, "a correction") for one in verdicts}
         outright = {one.seq: _notes_of(one.user, one.turn, _read(one, read), "said outright") for one in remarks}
         known = self._read_for(one for found in (heard, outright) for notes in found.values() for one in notes)
         return self._ledger.atomically(lambda: self._take(limit, heard, outright, known.fresh()))
 
     def accept(self, number: int, *, reason: str = "the user said yes") -> AddedNote:
-        """The user means a proposed note for all replies: it is in force, and replaces what it contradicts."""
+        """Accept a proposed note for all replies: it is in force and replaces the notes that it contradicts."""
         known = self._read_for([_as_new(self._ledger.note(number))])
 
         def work() -> AddedNote:
@@ -184,7 +184,7 @@ class NotesBook:
         return self._ledger.atomically(work)
 
     def decline(self, number: int, *, reason: str = "the user said no") -> Note:
-        """The user does not mean a proposed note for all replies: it is asked about no more."""
+        """Decline a proposed note for all replies: it is not asked about again."""
 
         def work() -> Note:
             now = self._ledger.note(number)
@@ -196,26 +196,26 @@ class NotesBook:
         return self._ledger.atomically(work)
 
     def edit(self, number: int, text: str, *, reason: str = "edited") -> AddedNote:
-        """The note in other words: a new one, which replaces it and what it contradicts."""
+        """Reword a note: a new note replaces it and the notes that it contradicts."""
 
         def work() -> AddedNote:
             old = self._ledger.note(number)
             if old.state == "removed":
                 raise InvalidValue("number", f"note {number} was removed", remedy="add a new one")
-            given = NewNote(user=old.user, text=text, kind=old.kind, turn=old.turn, by="user", reason=reason)
-            return self._insert(given, [old], _KnownNotes(self._ledger), why="is its new wording")
+            rewording = NewNote(user=old.user, text=text, kind=old.kind, turn=old.turn, by="user", reason=reason)
+            return self._insert(rewording, [old], _KnownNotes(self._ledger), why="is its new wording")
 
         return self._ledger.atomically(work)
 
     def switch(self, number: int, on: bool, *, reason: str) -> Note:
-        """The user switches a note off, or on again; one that was replaced or learned is put in force by ``on``."""
+        """Switch a note off or on for its user; ``on`` also puts a replaced or learned note in force."""
         state: NoteState = "in force" if on else "off"
 
         def work() -> Note:
             now = self._ledger.note(number).state
             if now == "removed":
                 raise InvalidValue("number", f"note {number} was removed", remedy="add a new one")
-            if now != state and not (on and now == "learning"):  # a kept one is tried again
+            if now != state and not (on and now == "learning"):  # for a kept note, training tries again
                 if on:
                     _need_room(self._ledger.notes(self._ledger.note(number).user))
                 self._ledger.insert_change(number, state, by="user", reason=reason)
@@ -224,7 +224,7 @@ class NotesBook:
         return self._ledger.atomically(work)
 
     def remove(self, number: int, *, reason: str) -> Note:
-        """The user takes a note away for good."""
+        """Remove a note for good."""
 
         def work() -> Note:
             if self._ledger.note(number).state != "removed":
@@ -234,11 +234,11 @@ class NotesBook:
         return self._ledger.atomically(work)
 
     def enabled(self, user: str) -> bool:
-        """Whether a user has notes put into prompts."""
+        """Check if a user's notes are put into prompts."""
         return self._ledger.notes_enabled(user)
 
     def enable(self, user: str, enabled: bool, *, reason: str) -> None:
-        """Switch all notes of a user on or off, those that will be made too."""
+        """Switch all of a user's notes on or off, including future ones."""
         self._ledger.atomically(lambda: self._ledger.insert_switch(user, enabled, reason))
 
     def _take(
@@ -248,31 +248,31 @@ class NotesBook:
         outright: Mapping[int, Sequence[NewNote]],
         known: _KnownNotes,
     ) -> list[AddedNote]:
-        """Write the notes that were read, of the rows that are still there and that nobody took meanwhile."""
-        verdicts = [one.seq for one in self._ledger.new_hints(limit) if one.seq in heard]
-        remarks = [one.seq for one in self._ledger.new_remarks(limit) if one.seq in outright]
+        """Write the notes that were read, if their rows still exist and are still new."""
+        verdicts = [entry.seq for entry in self._ledger.new_hints(limit) if entry.seq in heard]
+        remarks = [entry.seq for entry in self._ledger.new_remarks(limit) if entry.seq in outright]
         added = list[AddedNote]()
-        for given in (one for seq in verdicts for one in heard[seq]):
-            added += self._add_if_room(given, known)
-        for given in (one for seq in remarks for one in outright[seq]):
-            added += self._add_if_room(given, known)
+        for candidate in (entry for seq in verdicts for entry in heard[seq]):
+            added += self._add_if_room(candidate, known)
+        for candidate in (entry for seq in remarks for entry in outright[seq]):
+            added += self._add_if_room(candidate, known)
         if verdicts or remarks:
             self._ledger.took(verdict=max(verdicts, default=None), feedback=max(remarks, default=None))
-        return [one for one in added if one.new]
+        return [entry for entry in added if entry.new]
 
     def _add_if_room(self, given: NewNote, known: _KnownNotes) -> list[AddedNote]:
         try:
             return [self._add(given, known)]
-        except InvalidValue as error:  # before it wrote anything
+        except InvalidValue as error:  # raised before anything was written
             log.warning("notes.not made turn=%s reason=%s", given.turn, error)
             return []
 
     def _read_for(self, given: Iterable[NewNote]) -> _KnownNotes:
-        """The notes that new ones are compared with, read and parsed outside of the transaction that makes them."""
+        """Read the notes that new ones are compared with, and parse them outside the transaction that writes."""
         known = _KnownNotes(self._ledger)
-        for one in given:
-            saying = _saying(one)
-            for old in known.of(one.user):
+        for candidate in given:
+            saying = _saying(candidate)
+            for old in known.of(candidate.user):
                 says_again(saying, _saying(old))
                 contradicts(saying, _saying(old))
         return known
@@ -289,10 +289,10 @@ class NotesBook:
         return self._insert(given, [old for old in notes if contradicts(saying, _saying(old))], known, why=_OTHERWISE)
 
     def _again(self, old: Note, given: NewNote, known: _KnownNotes) -> AddedNote:
-        """The user says again what a note says already. A turn says it once: its verdict may be written twice.
+        """Handle a note that the user repeats; a second verdict on the same turn is no repetition.
 
-        A standing wish puts any note in force again; one of the user's own that may be for all replies, a proposed or
-        learned one; words that may be somebody else's, none.
+        A standing wish puts any note in force again; the user's own wish that may apply to all replies, a proposed or
+        learned one; words that may be another author's, none.
         """
         if old.prompted or given.reach == "doubtful" or (old.turn is not None and old.turn == given.turn):
             return AddedNote(old, new=False)
@@ -302,12 +302,12 @@ class NotesBook:
             if self._ledger.note_changes(old.number)[-1].reason == _DOUBTED:
                 self._ledger.insert_change(old.number, "proposed", by=given.by, reason=_WISHED)
                 return AddedNote(old, new=False)
-        asked = old.state in ("proposed", "declined")
+        undecided = old.state in ("proposed", "declined")
         added = self._enforce(old, known, by=given.by, reason="the user said it again")
-        return added._replace(new=asked)
+        return added._replace(new=undecided)
 
     def _enforce(self, note: Note, known: _KnownNotes, *, by: NoteAuthor, reason: str) -> AddedNote:
-        """Put a note in force that was in no prompt; those that it contradicts are replaced by it."""
+        """Put a note in force that was in no prompt; it replaces the notes that it contradicts."""
         notes = known.of(note.user)
         _need_room(notes)
         self._ledger.insert_change(note.number, "in force", by=by, reason=reason)
@@ -344,7 +344,7 @@ class NotesBook:
 
 
 class _KnownNotes:
-    """The notes of some users that count (not removed, not replaced), each user's read once and kept up to date."""
+    """Users' notes that count (not removed, not replaced), each user's read once and kept up to date."""
 
     def __init__(self, ledger: NotesLedger) -> None:
         self._ledger = ledger
@@ -352,22 +352,22 @@ class _KnownNotes:
         self._notes: dict[str, dict[int, Note]] = {}
 
     def fresh(self) -> Self:
-        """The same inside a transaction: read again if any note changed since."""
+        """Return this cache inside a transaction; read again if any note changed since."""
         if self._ledger.last_note_change() != self._read_at:
             self._notes.clear()
         return self
 
     def of(self, user: str) -> list[Note]:
-        """A user's notes, oldest first."""
+        """Return a user's notes, oldest first."""
         if user not in self._notes:
             self._notes[user] = {note.number: note for note in self._ledger.notes(user) if _counts(note)}
         return list(self._notes[user].values())
 
     def put(self, note: Note) -> Note:
-        """Take a note as it is now; the same note."""
+        """Store and return a note's present state."""
         if (notes := self._notes.get(note.user)) is not None:
             if _counts(note):
-                notes[note.number] = note  # one that is there keeps its place, a new one has the highest number
+                notes[note.number] = note  # an existing note keeps its place, a new one has the highest number
             else:
                 notes.pop(note.number, None)
         return note
@@ -378,7 +378,7 @@ def _counts(note: Note) -> bool:
 
 
 def _need_room(notes: Iterable[Note], *, proposed: bool = False) -> None:
-    """Raise InvalidValue where a user has as many notes as there may be."""
+    """Raise InvalidValue if a user already has the maximum number of notes."""
     count = sum(note.state == "proposed" if proposed else note.prompted for note in notes)
     if proposed and count >= MOST_PROPOSED:
         raise InvalidValue(
@@ -391,13 +391,13 @@ def _need_room(notes: Iterable[Note], *, proposed: bool = False) -> None:
 
 
 def _notes_of(user: str, turn: str, hints: Iterable[Hint], reason: str) -> list[NewNote]:
-    """The notes that hints of one turn are; a hint that can be none is logged and costs no other."""
+    """Return the notes for one turn's hints; an unusable hint is logged and the others are kept."""
     notes = list[NewNote]()
     for hint in hints:
         if hint.kind == "complaint" or hint.reach == "once" or environment_of(user) is not None:
             continue
         try:
-            given = NewNote(
+            candidate = NewNote(
                 user=user,
                 text=hint.text,
                 kind=hint.kind,
@@ -410,17 +410,17 @@ def _notes_of(user: str, turn: str, hints: Iterable[Hint], reason: str) -> list[
         except InvalidValue as error:
             log.warning("notes.not made turn=%s reason=%s", turn, error)
         else:
-            notes.append(given)
+            notes.append(candidate)
     return notes
 
 
 def _read(remark: GivenRemark, read: ReadRemark) -> list[Hint]:
-    """The hint that a remark is, as a list; a text that trips its reader is logged and is none."""
+    """Return the hint in an inline feedback command, as a list; on a reader error, log it and return none."""
     if not remark.text:
         return []
     try:
         hint = read(remark.text, remark.reply)
-    except Exception:  # any text may be said outright; one that cannot be read must not end all notes
+    except Exception:  # users can write any text in a command; one that cannot be read must not stop all notes
         log.warning("notes.not made turn=%s", remark.turn, exc_info=True)
         return []
     return [] if hint is None else [hint]

@@ -1,7 +1,7 @@
-"""The ports: what a loop may call of a policy, a trainer, a judge, an environment.
+"""The ports: the interfaces through which a loop calls a policy, a trainer, a judge, an environment.
 
-Seven kinds are loaded by `plugins`: Policy, Trainer, Judge, Env, Rollout, Generate, Loss.
-A ``Loop`` is what `app` runs. Loops are handed these ports and never import what stands behind them.
+`plugins` loads seven kinds: Policy, Trainer, Judge, Env, Rollout, Generate, Loss. A ``Loop`` is run by `app`. Loops
+receive these ports and never import the implementations.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ __all__ = [
 
 @runtime_checkable
 class Loop(Protocol):
-    """A bounded amount of work per ``tick``: how many items moved, 0 when idle."""
+    """A bounded amount of work per ``tick``, which returns the number of processed items, 0 when idle."""
 
     name: str
 

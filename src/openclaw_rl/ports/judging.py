@@ -1,4 +1,4 @@
-"""The judge: a case in, a verdict out; the models that score or hint for it; the place of a reply in its talk."""
+"""The judge, the models that score or hint for it, and the place of a reply in its conversation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from openclaw_rl.types import Feedback, Kind, Message, Outcome, Prompt, SessionR
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """All that a judge may see of one turn. ``reward`` is its session's, ``verdict`` the one that is in force."""
+    """A judge's whole view of one turn. ``reward`` is its session's, ``verdict`` the one in force."""
 
     turn: Turn
     outcome: Outcome
@@ -22,7 +22,7 @@ class Case:
 
 @runtime_checkable
 class Judge(Protocol):
-    """Gives a verdict; abstains with ``score`` None; raises JudgeUnavailable when it should be tried again later."""
+    """Gives a verdict; abstains with ``score`` None; raises JudgeUnavailable if it should be retried later."""
 
     name: str
 
@@ -31,29 +31,29 @@ class Judge(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Where a request stands: main or side, and the main turn whose reply it directly follows, None without one."""
+    """A request's place: main or side, and the main turn whose reply it directly follows, None without one."""
 
     kind: Kind
     before: str | None
 
 
 class ConversationReader(Protocol):
-    """What can be told of a conversation by its text alone."""
+    """Analysis of a conversation by its text alone."""
 
     def words(self, text: str) -> str:
-        """A user's text without the envelopes that clients put around it."""
+        """Return a user's text without the envelopes that clients put around it."""
         ...
 
     def place(self, request: Turn, known: Sequence[Turn]) -> Placement:
-        """Where ``request`` stands among turns that are known, oldest first; its own reply does not count."""
+        """Return the place of ``request`` among ``known`` turns, oldest first; its own reply does not count."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassifierOpinion:
-    """What a classifier makes of an exchange, as probabilities.
+    """A classifier's opinion on an exchange, as probabilities.
 
-    ``positive``: that the user was served well rather than badly. ``neutral``: that nothing is said of it.
+    ``positive``: the user was served well rather than badly. ``neutral``: the exchange contains no opinion.
     """
 
     positive: float
@@ -62,7 +62,7 @@ class ClassifierOpinion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelledText:
-    """A text in parts, each with the most tokens it may have, and its label; ``bare`` is it without its context."""
+    """A text in parts, each with its token limit, and its label; ``bare`` is the text without its context."""
 
     parts: tuple[tuple[str, int], ...]
     bare: tuple[tuple[str, int], ...]
@@ -71,17 +71,17 @@ class LabelledText:
 
 @runtime_checkable
 class HostedModel(Protocol):
-    """A judge's model in a process of its own."""
+    """A judge's model in its own process."""
 
     name: str
 
     @property
     def health(self) -> Mapping[str, Any]:
-        """Its state, its process, the memory that it takes."""
+        """Its state, process and memory use."""
         ...
 
     async def start(self) -> None:
-        """Make ready; raises ModelRefused with the numbers and the remedy."""
+        """Get ready; raise ModelRefused with the numbers and the remedy."""
         ...
 
     async def stop(self) -> None:
@@ -91,35 +91,35 @@ class HostedModel(Protocol):
 
 @runtime_checkable
 class Classifier(HostedModel, Protocol):
-    """A sequence-classification model that reads a request, the reply to it and what came after."""
+    """A sequence-classification model that reads a request, its reply and the next messages."""
 
     async def classify(self, *, request: str, reply: str, after: str) -> ClassifierOpinion:
-        """Raises BackendDown while it cannot answer for now."""
+        """Classify an exchange; raise BackendDown while the model is temporarily unavailable."""
         ...
 
 
 @runtime_checkable
 class RatesWords(Protocol):
-    """A model that rates words as the continuation of a conversation, in one forward pass, without writing any text."""
+    """A model that rates words as the continuation of a conversation, in one forward pass, without generating text."""
 
     @property
     def model(self) -> str:
-        """The name of the model."""
+        """The model's name."""
         ...
 
     @property
     def context(self) -> int | None:
-        """The most tokens of a prompt; None while that is not known."""
+        """The largest prompt in tokens; None while unknown."""
         ...
 
     async def count(self, text: str) -> int:
-        """The tokens of a text, in the model's own."""
+        """Count a text's tokens with the model's own tokenizer."""
         ...
 
     async def rate(self, messages: Sequence[Message], opening: str, words: Sequence[str]) -> tuple[float, ...]:
-        """Log-probs of ``words`` where the assistant's next message has begun with ``opening``.
+        """Return log-probs of ``words`` after the assistant's next message has begun with ``opening``.
 
-        Raises JudgeUnavailable while the model cannot answer, InvalidValue for words that it cannot tell apart.
+        Raises JudgeUnavailable while the model cannot answer, InvalidValue for words that it cannot distinguish.
         """
         ...
 
@@ -129,9 +129,9 @@ Score: TypeAlias = Callable[[Prompt, str, Sequence[Message]], "float | Awaitable
 
 
 class RewardModel(Protocol):
-    """What a published ``get_reward_model(config)`` gives: the probability, 0 .. 1, that a reply was good.
+    """A published ``get_reward_model(config)``'s result: the probability, 0 .. 1, that a reply was good.
 
-    ``score`` may be async; a plain one is called from worker threads, several at once. It takes plain text.
+    ``score`` may be async; a sync one is called from worker threads, several at once. It receives plain text.
     """
 
     def score(self, prompt: str, response: str, next_state: str) -> float | Awaitable[float]: ...

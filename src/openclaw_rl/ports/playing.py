@@ -1,4 +1,4 @@
-"""Environments, and how their rollouts talk to the policy."""
+"""Environments, and the client through which their rollouts call the policy."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from openclaw_rl.types import Message, Prompt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What an environment returns after a reply: the next messages, a reward in -1 .. 1 or None, whether it is over.
+    """An environment's response to a reply: the next messages, a reward in -1 .. 1 or None, and whether it is over.
 
-    The reward of the last step (``done``) is the outcome of the whole episode and reaches every step of it; one before
-    that is the step's own, and counts there as a judge's vote does; so does ``vote``, which the last step may have too.
+    The last step's reward (``done``) is the whole episode's outcome and reaches every step in it. An earlier reward is
+    that step's own, and counts there like a judge's vote; so does ``vote``, which the last step may have too.
     """
 
     messages: tuple[Message, ...]
@@ -28,18 +28,18 @@ class Observation:
 class Env(Protocol):
     """An environment: a client whose reply is the next state. One object plays one episode at a time.
 
-    What goes wrong for a reason that is not the policy's (the sandbox, the network, a task that is broken) is raised,
-    best as EnvFailed: such an episode is in no statistic and never trains. What the policy did wrong is an observation.
+    A failure for a reason that is not the policy's (the sandbox, the network, a broken task) is raised, preferably as
+    EnvFailed: such an episode enters no statistics and never trains. A mistake by the policy is an observation.
     """
 
     name: str
 
     def tasks(self) -> Sequence[str]:
-        """The ids of its tasks."""
+        """Return the ids of its tasks."""
         ...
 
     async def reset(self, task: str, *, seed: int) -> Prompt:
-        """Begin ``task``: the first prompt, tools included. The same task and seed begin the same way."""
+        """Begin ``task``: return the first prompt, tools included. The same task and seed begin the same way."""
         ...
 
     async def step(self, reply: Message) -> Observation:
@@ -47,65 +47,65 @@ class Env(Protocol):
         ...
 
     async def close(self) -> None:
-        """End it and clean up. Safe to call twice."""
+        """End the episode and clean up. Safe to call twice."""
         ...
 
 
 @runtime_checkable
 class SupportsOutcome(Protocol):
-    """An environment that can say what the state is worth before it is over."""
+    """An environment that can value its state before the episode is over."""
 
     async def outcome(self) -> float:
-        """The outcome, in -1 .. 1, if it ended now. Asked once, when an episode has used up its steps."""
+        """Return the outcome, in -1 .. 1, as if it ended now. Called once, when an episode has used up its steps."""
         ...
 
 
 @runtime_checkable
 class SupportsTaskSets(Protocol):
-    """An environment whose tasks can be audited, and some of which are kept for evaluation alone."""
+    """An environment with tasks that can be audited, some of them reserved for evaluation."""
 
     def held_out(self) -> Sequence[str]:
-        """The ids of the tasks that never train; none of them is among `tasks`."""
+        """Return the ids of the tasks that never train; none of them is among `tasks`."""
         ...
 
     def rung(self, task: str) -> str:
-        """The group of tasks, of about one difficulty, that this one is counted with."""
+        """Return the task's level: a group of tasks with about the same difficulty, which are counted together."""
         ...
 
     def instruction(self, task: str) -> str:
-        """What the task asks."""
+        """Return the task's instruction."""
         ...
 
     def gold(self, task: str) -> Sequence[Message]:
-        """Replies that solve it."""
+        """Return replies that solve the task."""
         ...
 
 
 @runtime_checkable
 class SupportsSolution(Protocol):
-    """An environment whose tasks show how they are solved only while they are played."""
+    """An environment whose tasks reveal their solution only while they are played."""
 
     async def solution(self) -> Message | None:
-        """The next reply of a solution, in the state that the episode is in; None where there is none."""
+        """Return the next reply of a solution in the episode's present state; None without one."""
         ...
 
 
 @runtime_checkable
 class SupportsExclusions(Protocol):
-    """An environment that leaves out some of what its source holds."""
+    """An environment that leaves out parts of its source."""
 
     def excluded(self) -> Mapping[str, str]:
-        """What gives no task, with the reason."""
+        """Return the source's entries that give no task, each with the reason."""
         ...
 
 
 AGENT_HOME = "/home/agent"
-"""the home of an agent program in its sandbox: what it keeps there is no part of a task"""
+"""an agent program's home in its sandbox: its files there are no part of a task"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentCommand:
-    """How an agent program is started on a task: its words, its environment, and its files by path below its home."""
+    """The command that starts an agent program on a task: its words, its environment, its files by path below its home."""
 
     words: tuple[str, ...]
     env: Mapping[str, str]
@@ -114,7 +114,7 @@ class AgentCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnReply:
-    """What an API client gets back: the message and the id of the turn behind it."""
+    """An API client's view of a reply: the message, its turn's id, and the version."""
 
     turn: str
     message: Message
@@ -122,7 +122,7 @@ class TurnReply:
 
 
 class ChatClient(Protocol):
-    """The public API as a client sees it: how rollouts talk to the policy."""
+    """The public API from a client's side: the calls through which rollouts reach the policy."""
 
     async def ask(self, prompt: Prompt, *, session: str, group: str | None = None, done: bool = False) -> TurnReply: ...
 

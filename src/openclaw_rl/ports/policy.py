@@ -1,4 +1,4 @@
-"""The policy: who answers, scores and tokenises; what more a backend may be able to do."""
+"""The policy, which answers, scores and tokenises; and a backend's optional abilities."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delta:
-    """The next bit of a reply as it streams: raw text as the model wrote it, and the tokens it came from.
+    """The next part of a streaming reply: raw text as the model wrote it, and its tokens.
 
-    Text is held back while it may be the beginning of a stop string or half a character, so ``pieces`` may run ahead.
+    Text is held back while it may be the beginning of a stop string or a partial character, so ``pieces`` may run
+    ahead.
     """
 
     text: str
@@ -42,7 +43,7 @@ class Delta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
-    """Log-probs of given reply tokens `[R]` under one version, and the k best tokens at each position `[R][k]`."""
+    """Log-probs of a reply's tokens `[R]` under one version, and the k best tokens at each position `[R][k]`."""
 
     logprobs: Logprobs
     top_tokens: tuple[Tokens, ...] = ()
@@ -54,64 +55,64 @@ Stream: TypeAlias = AsyncIterator[Delta | Completion]
 
 
 async def whole_reply(stream: Stream) -> Completion:
-    """The completion that a stream ends with."""
-    done: Completion | None = None
+    """Read a stream to its end and return its completion."""
+    completion: Completion | None = None
     async for item in stream:
         if isinstance(item, Completion):
-            done = item
-    assert done is not None, "a stream ends with its completion"
-    return done
+            completion = item
+    assert completion is not None, "a stream ends with its completion"
+    return completion
 
 
 @runtime_checkable
 class Policy(Protocol):
-    """Weights that answer. All methods may be called at once from one event loop."""
+    """Weights that answer. All methods may be called concurrently from one event loop."""
 
     name: str
-    """the model id that clients see"""
+    """the model id for clients"""
     base: str
-    """the identity of the base weights, written into each version"""
+    """the base weights' identity, written into each version"""
     context: int
-    """the most tokens that a prompt and its reply may have together"""
+    """the limit of a prompt and its reply together, in tokens"""
     tool_format: str
-    """how this model writes tool calls: hermes, llama, pythonic, harmony or none"""
+    """this model's tool-call format: hermes, llama, pythonic, harmony or none"""
 
     @property
     def live(self) -> int:
-        """The number of the version that new requests take."""
+        """The number of the version that new requests use."""
         ...
 
     async def start(self) -> None:
-        """Make ready to answer; raises ModelRefused with the numbers and the remedy."""
+        """Get ready to answer; raise ModelRefused with the numbers and the remedy."""
         ...
 
     async def stop(self) -> None:
-        """End what runs, give memory back. Safe to call twice."""
+        """End all work and release the memory. Safe to call twice."""
         ...
 
     def generate(self, prompt: Prompt, sampling: Sampling, *, version: int | None = None) -> Stream:
-        """Stream a reply of ``version`` (None: the live one, 0: the base model). Closing it early stops generation.
+        """Stream a reply from ``version`` (None: the live one, 0: the base model). Closing it early stops generation.
 
-        Raises ContextOverflow for a request that can never fit, BackendDown while it cannot answer for now.
+        Raises ContextOverflow for a request that can never fit, BackendDown while temporarily unavailable.
         """
         ...
 
     async def encode(self, prompt: Prompt) -> Tokens:
-        """The prompt's ids through the chat template, ready for a reply."""
+        """Return the prompt's ids through the chat template, ready for a reply."""
         ...
 
     async def tokenize(self, text: str) -> Tokens:
-        """The ids of a reply's bare text followed by the end-of-turn token (for imports only)."""
+        """Return the ids of a reply's bare text followed by the end-of-turn token (for imports only)."""
         ...
 
     async def decode(self, tokens: Tokens) -> str:
-        """The text of ids, special tokens kept."""
+        """Return the text of ids, special tokens kept."""
         ...
 
     async def score(
         self, prompt: Tokens, reply: Tokens, *, version: int | None = None, temperature: float = 1.0, top_k: int = 0
     ) -> Scores:
-        """Log-probs of a given reply after given prompt ids; ``version`` 0 is the base model."""
+        """Return log-probs of a reply's ids after a prompt's ids; ``version`` 0 is the base model."""
         ...
 
     async def load(self, version: Version) -> None:
@@ -124,7 +125,7 @@ class SupportsVersions(Protocol):
     """A policy that answers for any version by its number, not only for the live one."""
 
     def know(self, version: Version) -> None:
-        """Make ``version`` known without loading it: it is loaded with the first request for it."""
+        """Register ``version`` without loading it: the first request for it loads it."""
         ...
 
 
@@ -133,32 +134,35 @@ class SupportsCandidates(Protocol):
     """A policy that can hold a candidate beside the live version, so that the gate can examine it."""
 
     async def admit(self, version: Version) -> None:
-        """Load ``version`` and keep it, without making it live; its requests give way to users'.
+        """Load ``version`` and keep it without making it live; users' requests run before its own.
 
-        Raises ModelRefused when its weights are damaged, another BackendError when it cannot be had for now.
+        Raises ModelRefused if its weights are damaged, another BackendError if it is temporarily unavailable.
         """
         ...
 
     async def dismiss(self, number: int) -> None:
-        """Let an admitted version go. Safe to call for one that is not there."""
+        """Unload an admitted version. Safe to call for a version that is not loaded."""
         ...
 
 
 @runtime_checkable
 class SupportsSleep(Protocol):
-    """A policy whose engine can give its GPU memory away for a while."""
+    """A policy whose engine can release its GPU memory for a while."""
 
     def asleep(self) -> AbstractAsyncContextManager[None]:
-        """Its memory is free inside. Requests under way end first, those that come meanwhile wait; none fails."""
+        """Release the engine's memory inside the block.
+
+        Requests under way end first, new ones wait until the block ends; none fails.
+        """
         ...
 
 
 @runtime_checkable
 class SupportsScopes(Protocol):
-    """A policy with a prefix cache that can be kept apart by scope."""
+    """A policy with a prefix cache that can be separated by scope."""
 
     def scoped(self, scope: str) -> Policy:
-        """The same policy for one scope: no prefix of another scope is reused, so its speed reveals nothing."""
+        """Return the policy for one scope: it reuses no prefix from another scope, so its speed reveals nothing."""
         ...
 
 
@@ -168,7 +172,7 @@ class ReportsHealth(Protocol):
 
     @property
     def health(self) -> Mapping[str, Any]:
-        """The state of the engine; its numbers are shown at /metrics."""
+        """The engine's state; its numbers are shown at /metrics."""
         ...
 
 
@@ -178,7 +182,7 @@ class ReportsOutage(Protocol):
 
     @property
     def outage(self) -> str | None:
-        """Why it cannot answer, and will not soon; None while it answers or restarts."""
+        """The reason why it cannot answer, and will not soon; None while it answers or restarts."""
         ...
 
 
@@ -188,13 +192,13 @@ class ReportsRunner(Protocol):
 
     @property
     def runner(self) -> str | None:
-        """How it runs this one, in words; None where that is not known yet."""
+        """A description of how it runs this model; None while unknown."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineFinding:
-    """One thing that was found out about an engine, and what to do where it is not fine."""
+    """A finding about an engine, with a remedy if it is not fine."""
 
     fine: bool
     what: str
@@ -206,7 +210,7 @@ class SupportsExamination(Protocol):
     """A policy whose engine can be examined without starting anything."""
 
     async def examine(self) -> Sequence[EngineFinding]:
-        """What is to be said of the engine that it would use."""
+        """Return the findings about the engine that it would use."""
         ...
 
 
@@ -215,17 +219,17 @@ Ability: TypeAlias = Literal["opening", "tool_choice", "json_schema", "strict_to
 
 @runtime_checkable
 class SupportsConstraints(Protocol):
-    """A policy that can constrain a reply; one that does not declare it gets no such request.
+    """A policy that can constrain a reply; a policy without this declaration receives no such request.
 
-    opening: the prompt's tokens end with `Prompt.opening` and the reply goes on from there. tool_choice: it enforces
+    opening: the prompt's tokens end with `Prompt.opening` and the reply continues from there. tool_choice: it enforces
     "required" and a named tool. json_schema: it enforces `Sampling.json_schema`. strict_tools: a call that the model
-    begins of itself keeps to the tools' schemas where one of them is ``strict``.
+    begins on its own follows the tools' schemas if one of them is ``strict``.
     """
 
     abilities: frozenset[Ability]
 
 
 class Generate(Protocol):
-    """Stands between the API and the policy: ``(policy, prompt, sampling, *, version) -> Stream``."""
+    """A layer between the API and the policy: ``(policy, prompt, sampling, *, version) -> Stream``."""
 
     def __call__(self, policy: Policy, prompt: Prompt, sampling: Sampling, *, version: int | None) -> Stream: ...

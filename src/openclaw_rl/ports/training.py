@@ -19,7 +19,7 @@ Decision: TypeAlias = Literal["promote", "refuse", "hold"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateDecision:
-    """What the gate decided on a candidate, measured against the version that was live.
+    """The gate's decision on a candidate, measured against the version that was live.
 
     ``evidence`` is plain JSON: each check with its numbers, and examples. A held candidate is examined again later.
     """
@@ -35,14 +35,14 @@ class GateDecision:
 
 @runtime_checkable
 class Gate(Protocol):
-    """Decides whether a candidate may be served in place of the live version."""
+    """Decides if a candidate may be served in place of the live version."""
 
     async def decide(self, candidate: Version, live: Version) -> GateDecision: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regression:
-    """Served replies got worse since ``version`` was promoted: go back ``to`` the version before it, and why."""
+    """A drop in served quality since ``version`` was promoted, with the version to go back ``to`` and the reason."""
 
     version: int
     to: int
@@ -54,21 +54,21 @@ class PlaysTasks(Protocol):
     """Plays tasks that never train, for the gate."""
 
     async def solved(self, policy: Policy, version: Version) -> Mapping[str, bool]:
-        """Which of them this version solves, by task; those that failed for other reasons are left out."""
+        """Return True for each task that this version solves, else False; failures for other reasons are left out."""
         ...
 
 
 class LiveMonitor(Protocol):
-    """Tests whether users' evidence got worse since a promotion; called from a thread."""
+    """Tests if users' evidence got worse since a promotion; called from a thread."""
 
     def check(self) -> Regression | None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
-    """What one step gave. ``adapter`` is the finished directory, None when the step was ``skipped`` for a reason.
+    """A step's result. ``adapter`` is the finished directory, None if the step was ``skipped`` for a reason.
 
-    ``dropped`` are turns of the batch that can never train, each with the reason: nothing of them is in the weights.
+    ``dropped`` are turns in the batch that can never train, each with the reason: they have no effect on the weights.
     """
 
     adapter: str | None
@@ -83,17 +83,17 @@ class Trainer(Protocol):
     """Turns a batch into the next version's weights. Runs where it does not slow the policy down."""
 
     async def start(self) -> None:
-        """Make ready; raises ModelRefused with the memory plan when it cannot fit."""
+        """Get ready; raise ModelRefused with the memory plan if the model cannot fit."""
         ...
 
     async def stop(self) -> None:
-        """Give everything back. Safe to call twice."""
+        """Release everything. Safe to call twice."""
         ...
 
     async def step(self, samples: Sequence[Sample], *, number: int, parent: Version, target: str) -> StepResult:
-        """One step from ``parent``'s weights and optimiser state into the directory ``target``.
+        """Take one step from ``parent``'s weights and optimiser state; write the result into the directory ``target``.
 
-        The directory appears whole or not at all. Called again with the same arguments it gives the same weights.
+        The directory appears complete or not at all. A repeated call with the same arguments gives the same weights.
         """
         ...
 
@@ -101,17 +101,17 @@ class Trainer(Protocol):
 class Loss(Protocol):
     """Tensors in, a scalar and plain metrics out. The inputs are documented in `openclaw_rl.losses`.
 
-    One that names a second argument ``config`` is called with a dict beside them: the settings of the loss, and
-    whatever the table ``train.loss.config`` holds. `ComputeLoss` is the other contract.
+    A loss with a second parameter ``config`` is called with a dict beside them: the loss settings, and the contents of
+    the table ``train.loss.config``. `ComputeLoss` is the other contract.
     """
 
     def __call__(self, inputs: Any, /) -> tuple[torch.Tensor, Mapping[str, float]]: ...
 
 
 class ComputeLoss(Protocol):
-    """A loss by the published contract: four tensors of one shape [1, N] and a dict in, a scalar out.
+    """A loss by the published contract: four tensors with one shape [1, N] and a dict in, a scalar out.
 
-    `openclaw_rl.losses.published` says what each holds.
+    `openclaw_rl.losses.published` documents their contents.
     """
 
     def __call__(

@@ -1,9 +1,9 @@
-"""The nouns. Frozen, slotted, keyword-only; a wrong value cannot be built.
+"""The package's value types: frozen, slotted, keyword-only; lengths and ranges are checked on construction.
 
     Message, Tool -> Prompt --Sampling--> Completion -> Turn -> Outcome -> Verdict -> Sample -> Step, Version
 
-Lengths: `[P]` prompt tokens, `[R]` reply tokens. Arrays that share a letter share a length.
-Absent is ``None``; zero is a number: a missing log-prob is never ``0.0``.
+Lengths: `[P]` prompt tokens, `[R]` reply tokens. Arrays that share a letter share a length. Absent is ``None``; zero is
+a number: a missing log-prob is never ``0.0``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What goes into the policy and what comes out: messages, prompts, sampling parameters, completions."""
+"""The policy's input and output: messages, prompts, sampling parameters, completions."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 
 from openclaw_rl.errors import InvalidValue
 
-# What the types check when they are built. Each raises InvalidValue, which names the field.
+# Checks on construction. Each raises InvalidValue, which names the field.
 
 Tokens: TypeAlias = tuple[int, ...]
 Logprobs: TypeAlias = tuple[float, ...]
 
 LONGEST_NAME: Final = 1_000
-"""bytes of a name: a row of an index in PostgreSQL has 2,704, and takes a session's name and its user's"""
+"""longest name in bytes: an index row in PostgreSQL has 2,704, and contains a session's name and its user's"""
 
 
 def need(ok: bool, field_name: str, what: str) -> None:
@@ -25,12 +25,12 @@ def need(ok: bool, field_name: str, what: str) -> None:
 
 
 def need_one_of(value: str, choices: Any, field_name: str) -> None:
-    known = get_args(choices)
-    need(value in known, field_name, f"{value!r} is none of {', '.join(known)}")
+    names = get_args(choices)
+    need(value in names, field_name, f"{value!r} is none of {', '.join(names)}")
 
 
 def need_text(text: str, field_name: str) -> None:
-    """No store takes half a character: it has no bytes in UTF-8."""
+    """Raise InvalidValue for a lone surrogate, which has no UTF-8 bytes and which no store accepts."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -68,7 +68,7 @@ Finish = Literal["stop", "length", "tool_calls", "aborted"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
-    """One call a reply makes; ``arguments`` is the JSON text as it was written."""
+    """A tool call in a reply; ``arguments`` is the JSON text exactly as the model wrote it."""
 
     id: str
     name: str
@@ -77,7 +77,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """One message of a conversation. ``images`` are data URLs, in order, placed before the text."""
+    """A message in a conversation. ``images`` are data URLs, in order, placed before the text."""
 
     role: Role
     content: str = ""
@@ -95,7 +95,10 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
-    """A function the model may call; ``parameters`` is its JSON schema, to which ``strict`` holds every call."""
+    """A function that the model may call.
+
+    ``parameters`` is its JSON schema; with ``strict``, every call must conform to it.
+    """
 
     name: str
     description: str = ""
@@ -108,11 +111,11 @@ class Tool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """A request to the policy: messages, the tools it may call, and how it may call them.
+    """A request to the policy: messages, the tools that it may call, and how it may call them.
 
-    ``tool_choice`` is auto, none, required or the name of one tool (``"name:NAME"``).
-    ``template`` holds extra keyword arguments for the model's chat template. ``opening`` is what the reply is made to
-    begin with: it ends the prompt's tokens, so nothing of it is sampled or trained.
+    ``tool_choice`` is auto, none, required or a tool's name (``"name:NAME"``). ``template`` contains extra keyword
+    arguments for the model's chat template. ``opening`` is a forced beginning of the reply: it ends the prompt's
+    tokens, so none of its tokens is sampled or trained.
     """
 
     messages: tuple[Message, ...]
@@ -125,10 +128,10 @@ class Prompt:
         need(len(self.messages) > 0, "messages", "a prompt needs at least one message")
 
     def hinted(self, hint: str) -> Prompt:
-        """The same prompt with ``hint`` after its last user message: as the teacher sees it, and as notes are served.
+        """Return the prompt with ``hint`` after its last user message, for the teacher and for standing notes.
 
-        Also where tool results follow: what stands before them stays as it was when the calls were made. A prompt
-        without a user message gets the hint as one at its end.
+        The place is the same if tool results follow: the messages before them stay as they were when the calls were
+        made. In a prompt without a user message, the hint becomes one at the end.
         """
         messages = list(self.messages)
         for at in range(len(messages) - 1, -1, -1):
@@ -143,10 +146,10 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """The sampling parameters of a reply. ``max_tokens`` None: as many as fit the context.
+    """A reply's sampling parameters. ``max_tokens`` None: as many as fit the context.
 
-    ``dry_multiplier`` above 0: a token that continues a repeat of two tokens or more loses this much logit, and
-    more the longer the repeat (the DRY penalty); a reply that may call tools or must follow a schema is left alone.
+    With ``dry_multiplier`` above 0, a token that continues a repeat of two tokens or more loses this much logit, and
+    more for a longer repeat (the DRY penalty); a reply that may call tools or must follow a schema is exempt.
     """
 
     temperature: float = 1.0
@@ -175,21 +178,20 @@ class Sampling:
 
     @property
     def greedy(self) -> bool:
-        """Whether nothing is random, so that there is no exploration to learn from."""
+        """True if sampling is deterministic, so that there is no exploration to learn from."""
         return self.temperature == 0.0 or self.top_k == 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """A reply with the very tokens that were sampled, the stop token included if one was sampled.
+    """A reply with the exact tokens that were sampled, including the stop token if one was sampled.
 
-    ``logprobs`` are log-softmax values over the whole vocabulary of the logits divided by the sampling temperature
-    (by 1 where that is 0), before top-p, top-k, penalties and formats: the behaviour policy of `losses.methods`.
-    ``allowed`` is what a format left of that distribution at each token, as the logarithm of its probability: a token
-    was sampled with log-prob ``logprobs - allowed``, and with 0 where it was the only one. None: the reply was free, or
-    the engine does not say.
-    ``scored`` says that they were computed afterwards (an import), not recorded while sampling.
-    ``flaws`` are marks for the judge, such as ``malformed_tool_call``.
+    ``logprobs`` are log-softmax values over the whole vocabulary of the logits divided by the sampling temperature (by
+    1 where that is 0), before top-p, top-k, penalties and formats: the behaviour policy of `losses.methods`.
+    ``allowed`` is the log of the probability mass that a format allowed at each token: a token was sampled with
+    log-prob ``logprobs - allowed``, and with 0 where it was the only allowed one. None: the reply was unconstrained, or
+    the engine does not report it. ``scored`` is True if the log-probs were computed afterwards (an import), not
+    recorded while sampling. ``flaws`` are marks for the judge, such as ``malformed_tool_call``.
     """
 
     reply: Message
@@ -216,10 +218,10 @@ class Completion:
 
 
 def texts(messages: Sequence[Message], role: Role) -> tuple[str, ...]:
-    """The contents of one role's messages, in order."""
+    """Return the contents of all messages with this role, in order."""
     return tuple(message.content for message in messages if message.role == role)
 
 
 def canonical(value: Json) -> str:
-    """JSON with sorted keys and no spaces: equal values give equal text."""
+    """Return JSON with sorted keys and no spaces: equal values give equal text."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""Standing notes: what a user has asked for, put into the prompt until the weights do it by themselves."""
+"""Standing notes: a user's preferences, put into the prompt until the weights follow them without it."""
 
 from __future__ import annotations
 
@@ -14,21 +14,20 @@ NoteState = Literal["proposed", "in force", "learning", "learned", "kept", "repl
 NoteAuthor = Literal["judge", "user", "trainer"]
 
 LONGEST_NOTE = 600
-"""characters of a note, and of a hint, which becomes one"""
+"""longest note in characters, and longest hint, since a hint becomes a note"""
 PROMPTED: frozenset[NoteState] = frozenset({"in force", "learning", "kept"})
 """the states in which a note is in its user's prompts"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """A standing hint of one user, in its present state.
+    """A user's standing note in its present state.
 
-    ``turn`` is the turn whose verdict gave it, None where the user wrote it as a note; a ``vague`` one says which way,
-    not how far ("shorter"). ``state`` is:
-    proposed (in no prompt: its user is asked whether it was meant for all replies), declined (it was not), in force
-    (in the prompt), learning (in the prompt, while rehearsal teaches it), learned (the weights do it, so it left the
-    prompt), kept (in the prompt for good: it cannot be taught), replaced (by note ``replaced_by``), off (switched off
-    by its user), removed (for good).
+    ``turn`` is the turn whose verdict produced it, None if the user wrote it as a note; a ``vague`` note has a
+    direction without a limit ("shorter"). ``state`` is: proposed (in no prompt: its user is asked if it applies to all
+    replies), declined (it does not), in force (in the prompt), learning (in the prompt, during prompt distillation),
+    learned (the weights follow it, so it left the prompt), kept (in the prompt for good: it cannot be taught), replaced
+    (by note ``replaced_by``), off (switched off by its user), removed (for good).
     """
 
     number: int
@@ -43,7 +42,7 @@ class Note:
 
     def __post_init__(self) -> None:
         need(self.number >= 1, "number", f"{self.number!r} is below 1")
-        need(bool(self.text.strip()), "text", "a note says something")
+        need(bool(self.text.strip()), "text", "a note needs a text")
         need_one_of(self.kind, NoteKind, "kind")
         need_one_of(self.state, NoteState, "state")
         need((self.state == "replaced") == (self.replaced_by is not None), "replaced_by", "names what replaced a note")
@@ -51,13 +50,13 @@ class Note:
 
     @property
     def prompted(self) -> bool:
-        """Whether it is in its user's prompts."""
+        """True if the note is in its user's prompts."""
         return self.state in PROMPTED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoteChange:
-    """One change of a note's state: to what, by whom, why and when."""
+    """A change to a note's state, with its author, reason and time."""
 
     note: int
     state: NoteState
@@ -68,16 +67,16 @@ class NoteChange:
 
 
 def rehearsing(note: int, *, in_prompt: bool) -> str:
-    """What a rehearsal does, in a few words."""
-    return f"practising note {note} in the prompt" if in_prompt else f"rehearsing note {note}"
+    """Describe a prompt distillation in a few words."""
+    return f"training with note {note} in the prompt" if in_prompt else f"distilling note {note}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsal:
-    """One rehearsal of a note, which made the version of a step.
+    """One prompt distillation of a note, which made the step's version.
 
-    ``learned`` says that on prompts which were never rehearsed replies without the note do what it asks as often as
-    replies with it; ``evidence`` has the figures, as plain JSON.
+    ``learned`` is True if, on held-out prompts, replies without the note follow it as often as replies with it;
+    ``evidence`` has the figures, as plain JSON.
     """
 
     note: int
@@ -88,21 +87,21 @@ class Rehearsal:
 
     @property
     def practised(self) -> str | None:
-        """The rule that was practised in the prompt, where it stays; None where it was to leave the prompt."""
+        """The rule that was trained with the note in the prompt, where it stays; None if it was to leave the prompt."""
         return self.evidence.get("practised")
 
     @property
     def what(self) -> str:
-        """In a few words: "rehearsing note 3"."""
+        """A description in a few words: "distilling note 3"."""
         return rehearsing(self.note, in_prompt=self.practised is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptNote:
-    """What was put into one prompt: the text as the model got it, and the numbers of the notes that it is made of."""
+    """The notes text put into one prompt, exactly as the model received it, and the numbers of its notes."""
 
     text: str
     notes: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        need(bool(self.text.strip()), "text", "a note says something")
+        need(bool(self.text.strip()), "text", "a note needs a text")

@@ -1,4 +1,4 @@
-"""What training makes: samples, steps, versions; and the commands that change them."""
+"""Training's products: samples, steps, versions; and the commands that change them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from openclaw_rl.types.messages import (
 from openclaw_rl.types.turns import JudgedTurn, UnreadableTurn
 
 FIRST_DRAFT = 1_000_000_000
-"""numbers from here on are drafts: weights of a rehearsal under way, which are in no ledger"""
+"""first number of the drafts: weights during prompt distillation, which are in no ledger"""
 VersionState = Literal["candidate", "live", "refused", "rolled back", "deleted"]
 VersionOrigin = Literal["trained", "rollback", "checkpoint"]
 Command = Literal["rollback", "pause", "resume", "pin version", "unpin version", "pin turn", "unpin turn"]
@@ -29,10 +29,11 @@ Command = Literal["rollback", "pause", "resume", "pin version", "unpin version",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlayedStep:
-    """Where a turn stands in an environment: the episode, the task that it shares with others (None: played alone),
-    its place in the episode, the episode's outcome, and the step's own votes, None without any.
+    """A turn's place in an environment: its episode, its task, its index, the outcome and the step's votes.
 
-    ``tokens`` is the length of its reply, ``room`` how long it could have become, None where nothing limited it.
+    ``task`` is shared with other episodes (None: played alone), ``index`` is the turn's position in the episode,
+    ``outcome`` the episode's, ``vote`` the step's own, None without any. ``tokens`` is the reply's length, ``room`` the
+    longest that it could have been, None without a limit.
     """
 
     episode: str
@@ -45,7 +46,7 @@ class PlayedStep:
 
 
 class GroupKey(NamedTuple):
-    """A group is known by its name and its user: another user's of the same name is another group."""
+    """A group's key, its name and its user: another user's group with the same name is a different group."""
 
     user: str
     group: str
@@ -53,10 +54,10 @@ class GroupKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupProgress:
-    """How far a group is: its ``plays`` so far, the turns of them that are not settled, when the newest was answered.
+    """A group's progress: its ``plays`` so far, its unsettled turns, and the time of its newest reply.
 
-    ``unjudged`` are those of the unsettled turns that lack a verdict. ``closed``: it has trained, or was dropped as a
-    group. ``steps`` are those with an outcome, by turn, whether they wait, have trained or cannot train.
+    ``unjudged`` are the unsettled turns without a verdict. ``closed``: it has trained, or was dropped as a group.
+    ``steps`` are those with an outcome, by turn: waiting, trained, or unable to train.
     """
 
     plays: int
@@ -69,7 +70,7 @@ class GroupProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingTurns:
-    """Turns that wait to be trained, with every group that one of them belongs to, all of one moment."""
+    """Turns that wait to be trained, with all of their groups, read at one moment."""
 
     turns: Sequence[JudgedTurn | UnreadableTurn]
     groups: Mapping[GroupKey, GroupProgress]
@@ -77,20 +78,18 @@ class WaitingTurns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One turn made ready for a training step. Built, never stored.
+    """A turn prepared for a training step. Built, never stored.
 
     ``mask[r]`` False keeps reply token r out of every loss. ``score`` is the verdict's, None where it may not train;
-    ``advantage`` is that of the policy-gradient term, None
-    where it has no signal. ``teachers`` are the hinted prompts, one per hint, shortest hint first; the reply under them
-    is the same.
-    ``recalled`` is the earlier turn of the same user that the hints are of, None where they are of this one.
-    ``urgency`` (0 .. 1) is how much there is left to learn from this user's rules; in a rehearsal, how far a step goes.
-    ``prompt_tokens`` and ``logprobs`` are None where the reply was sampled under another prompt than ``prompt`` (a
-    standing note was in it): the trainer renders the prompt as it renders a teacher's, and takes its own weights for
-    the behaviour policy.
-    ``played`` is its place in an environment, None for a turn of a person's.
-    ``rehearses`` is the note that this reply was sampled for; its one teacher has the note. None for a turn. Its
-    ``advantage`` says how much better it is than other replies of its step.
+    ``advantage`` is the policy-gradient term's, None without a signal. ``teachers`` are the hinted prompts, one per
+    hint, shortest hint first; the reply under them is the same. ``recalled`` is the same user's earlier turn that the
+    hints are from, None if they are from this turn. ``urgency`` (0 .. 1) is the share of this user's rules that is
+    still to be learned; in prompt distillation, it scales the step. ``prompt_tokens`` and ``logprobs`` are None if the
+    reply was sampled under another prompt than ``prompt`` (one with a standing note): the trainer renders the prompt as
+    it renders a teacher's, and takes its own weights for the behaviour policy. ``played`` is its place in an
+    environment, None for a user's turn. ``rehearses`` is the note that this reply was sampled for (prompt
+    distillation); its one teacher has the note. None for a turn. Its ``advantage`` compares it with other replies in
+    its step.
     """
 
     turn: str
@@ -118,7 +117,7 @@ class Sample:
             need_tokens(self.prompt_tokens, "prompt_tokens")
             need(len(self.prompt_tokens) > 0, "prompt_tokens", "a prompt has at least one token")
         if self.logprobs is not None:
-            need(self.prompt_tokens is not None, "logprobs", "were recorded under a prompt that is not given")
+            need(self.prompt_tokens is not None, "logprobs", "need the prompt tokens that they were recorded under")
             need_logprobs(self.logprobs, len(self.reply_tokens), "logprobs")
         need(
             len(self.mask) == len(self.reply_tokens),
@@ -129,37 +128,37 @@ class Sample:
         need_finite(self.score, "score")
         need(self.advantage is not None or bool(self.teachers), "advantage", "a sample without any signal")
         if self.rehearses is not None:
-            need(len(self.teachers) == 1, "teachers", "a rehearsal has one")
+            need(len(self.teachers) == 1, "teachers", "prompt distillation has one")
         need(self.temperature >= 0.0, "temperature", f"{self.temperature!r} is below 0")
 
 
 class Baseline(NamedTuple):
-    """The moving average of a user's scores, which begins at 0, and how much of it is scores: 0 before the first."""
+    """The moving average of a user's scores, starting at 0, and the weight of real scores in it: 0 before the first."""
 
     mean: float = 0.0
     share: float = 0.0
 
     @classmethod
     def read(cls, written: float | Sequence[float]) -> Self:
-        """From JSON; what was written without its share is taken as all scores."""
+        """Read from JSON; a value written without its share counts as all scores."""
         return cls(written, 1.0) if isinstance(written, int | float) else cls(*written)
 
     def after(self, score: float, *, decay: float) -> Self:
-        """With one score more."""
+        """Return the average after one more score."""
         return type(self)(decay * self.mean + (1 - decay) * score, decay * self.share + 1 - decay)
 
     @property
     def satisfaction(self) -> float:
-        """The user's mean score of late, -1 .. 1; -1 where nothing is known yet."""
+        """The user's recent mean score, -1 .. 1; -1 before the first score."""
         return self.mean / self.share if self.share > 0 else -1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One optimiser step, or the decision to take none (``skipped`` says why); ``baselines`` are those after it.
+    """An optimiser step, or the decision to take none (``skipped`` has the reason).
 
-    ``parts`` says, by turn, with what it took part: its advantage, how many hints taught, its lag, and
-    the turn that these hints were recalled from.
+    ``baselines`` are those after it. ``parts`` has each turn's part in the step: its advantage, its hint count, its
+    lag, and the turn that its hints were recalled from.
     """
 
     number: int
@@ -182,8 +181,8 @@ class Version:
 
     An adapter is never changed in place; it is an absolute path, or an address.
 
-    ``origin`` says how it came to be: of a step of this run (or the base model), by a rollback (``request`` is the
-    number of a person's request for it, if it was one), or as a copy of another run's checkpoint (``source``).
+    ``origin`` is its source: a step in this run (or the base model), a rollback (``request`` is the number of a user's
+    request for it, if there was one), or a copy of another run's checkpoint (``source``).
     """
 
     number: int
@@ -215,13 +214,16 @@ class Version:
 
     @property
     def draft(self) -> bool:
-        """Whether these are weights of a rehearsal under way, which are in no ledger."""
+        """True for weights during prompt distillation, which are in no ledger."""
         return self.number >= FIRST_DRAFT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlRequest:
-    """What a person requests of a run. ``version`` is what to roll back to, or what is pinned; ``turn`` likewise."""
+    """A user's request to a run.
+
+    ``version`` is the rollback target or the version to pin; ``turn`` likewise.
+    """
 
     seq: int
     command: Command

@@ -1,4 +1,4 @@
-"""The rows of the line: a turn, what came after it, what was judged of it, and why it may not train."""
+"""The ledger's rows about a turn: the turn, its outcome, its verdict, and the reason why it may not train."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from openclaw_rl.types.notes import PromptNote
 Kind = Literal["main", "side"]
 HintKind = Literal["rule", "fact", "complaint"]
 Reach = Literal["standing", "wish", "doubtful", "once"]
-"""how far a hint goes: see `Hint`"""
+"""a hint's scope: see `Hint`"""
 Source = Literal["explicit", "environment", "deterministic", "judge", "behaviour"]
 Ended = Literal["done", "idle", "superseded", "compacted", "side", "evicted", "recorded"]
 DropReason = Literal[
@@ -43,16 +43,16 @@ _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: sorts as 
 _last_id = 0
 
 ENVIRONMENT = "env:"
-"""how the name of a user begins that is an environment; the rest is the environment's own name"""
+"""prefix of an environment's user name; the environment's own name follows"""
 
 
 def environment_of(user: str) -> str | None:
-    """The environment that a user is, None for a person."""
+    """Return the environment in a user name, None for a person."""
     return user.removeprefix(ENVIRONMENT) if user.startswith(ENVIRONMENT) else None
 
 
 def new_id() -> str:
-    """A time-ordered id of 26 letters: 48 bits of milliseconds, 80 random bits, never going back in one process."""
+    """Return a time-ordered id with 26 letters: 48 bits of milliseconds, 80 random bits, increasing within a process."""
     global _last_id
     value = max(time.time_ns() // 1_000_000 << 80 | int.from_bytes(os.urandom(10), "big"), _last_id + 1)
     _last_id = value
@@ -61,10 +61,10 @@ def new_id() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One answered request. ``session``, ``declared`` and ``done`` are as the client declared them, else None or False.
+    """An answered request. ``session``, ``declared`` and ``done`` are the client's declarations, else None or False.
 
-    ``group`` joins the rollouts of one task. ``trainable`` is False where the caller opted out. ``prompt`` is what the
-    client sent; ``noted`` is what was put into it before it went to the model, None where nothing was.
+    ``group`` joins a task's rollouts. ``trainable`` is False if the caller opted out. ``prompt`` is the client's own;
+    ``noted`` is the notes text added to it for the model, None without any.
     """
 
     prompt: Prompt
@@ -82,7 +82,7 @@ class Turn:
 
     @property
     def sent(self) -> Prompt:
-        """The prompt as it went to the model."""
+        """The prompt as it was sent to the model."""
         return self.prompt if self.noted is None else self.prompt.hinted(self.noted.text)
 
     def __post_init__(self) -> None:
@@ -107,16 +107,16 @@ class Feedback:
         need_finite(self.score, "score")
         if self.source == "explicit" and self.score is not None:
             need(-1.0 <= self.score <= 1.0, "score", f"{self.score!r} is not in -1 .. 1")
-        need(any(part is not None for part in (self.score, self.hint, self.edit)), "score", "feedback says nothing")
+        need(any(part is not None for part in (self.score, self.hint, self.edit)), "score", "feedback is empty")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came after a turn. ``kind_reason`` says why it is main or side, ``confidence`` how sure that is.
+    """The continuation after a turn. ``kind_reason`` explains main or side, ``confidence`` is its certainty.
 
-    ``next_state`` is every message after the reply and before the next one; ``ended`` says why nothing more
-    will come (`openclaw_rl.collect.threads` has the meanings), None while the thread went on.
-    ``evidence`` are deterministic marks found while matching (``regenerated``, ``repeated_call`` ...).
+    ``next_state`` is every message after the reply and before the next one; ``ended`` is the reason why no more
+    messages will follow (`openclaw_rl.collect.threads` has the meanings), None if the thread continued. ``evidence``
+    are deterministic marks from matching (``regenerated``, ``repeated_call`` ...).
     """
 
     turn: str
@@ -140,11 +140,11 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hint:
-    """What would have made a reply better: a rule is distilled, a fact is kept, a complaint only scores.
+    """A possible improvement to a reply: a rule is distilled, a fact is remembered, a complaint only scores.
 
-    A ``vague`` rule says which way, not how far ("shorter"). ``reach`` says for how long it holds: standing (for all
-    replies, in its user's own words), wish (of the user's own, perhaps for all: asked, and standing when said again),
-    doubtful (perhaps somebody else's words: asked) or once (for the turn at hand). Only a standing rule is distilled.
+    A ``vague`` rule has a direction without a limit ("shorter"). ``reach`` is its scope: standing (for all replies, in
+    its user's own words), wish (the user's own, perhaps for all: asked, and standing when repeated), doubtful (perhaps
+    another author's words: asked) or once (for the turn at hand). Only a standing rule is distilled.
     """
 
     text: str
@@ -155,33 +155,33 @@ class Hint:
     def __post_init__(self) -> None:
         need_one_of(self.kind, HintKind, "kind")
         need_one_of(self.reach, Reach, "reach")
-        need(bool(self.text.strip()), "text", "a hint says something")
+        need(bool(self.text.strip()), "text", "a hint needs a text")
 
 
 def rules(hints: Iterable[Hint]) -> tuple[str, ...]:
-    """The texts of those that are rules for all replies."""
+    """Return the texts of the hints that are rules for all replies."""
     return tuple(hint.text for hint in hints if hint.kind == "rule" and hint.reach == "standing")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doubt:
-    """What a message may mean and the judge is not sure of: a person can be asked. It never trains."""
+    """A possible meaning of a message that the judge is unsure about: a person can be asked. It never trains."""
 
     score: float
     hints: tuple[Hint, ...] = ()
     why: str = ""
 
     def __post_init__(self) -> None:
-        need(-1.0 <= self.score <= 1.0 and self.score != 0, "score", f"{self.score!r} says nothing in -1 .. 1")
+        need(-1.0 <= self.score <= 1.0 and self.score != 0, "score", f"{self.score!r} is 0 or not in -1 .. 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The judgement of one turn. ``score`` None is "no opinion"; 0 is "ambiguous, judged so".
+    """A turn's judgement. ``score`` None is "no opinion"; 0 is a judged "ambiguous".
 
-    ``doubt``, where there is no score, is what it may be all the same; it is not written down.
-    Of a step in an environment ``score`` is the outcome of the whole episode, which all its steps share, and ``step``
-    what this one earned of its own: the mean of its votes, None without any.
+    ``doubt``, without a score, is a possible meaning; it is not stored. For an environment step, ``score`` is the whole
+    episode's outcome, which all its steps share, and ``step`` is this step's own: the mean of its votes, None without
+    any.
     """
 
     turn: str
@@ -210,13 +210,13 @@ class Verdict:
 
     @property
     def precise(self) -> bool:
-        """Whether one of its rules says how far, not only which way."""
+        """True if a rule for all replies has a limit, not only a direction."""
         return any(hint.kind == "rule" and hint.reach == "standing" and not hint.vague for hint in self.hints)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedTurn:
-    """A turn that may train: the reply, what came after it, what was judged of it."""
+    """A turn that may train: the reply, its outcome and its verdict."""
 
     turn: Turn
     outcome: Outcome
@@ -225,7 +225,7 @@ class JudgedTurn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drop:
-    """A turn that will not train, and why. ``stage`` is the loop that decided it."""
+    """A turn that will not train, with the reason. ``stage`` is the loop that decided it."""
 
     turn: str
     stage: Literal["collect", "judge", "train"]
@@ -236,7 +236,7 @@ class Drop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadableTurn:
-    """A turn whose row in the ledger is there and cannot be decoded, and why."""
+    """A turn whose row in the ledger exists but cannot be decoded, with the reason."""
 
     turn: str
     why: str
@@ -253,10 +253,11 @@ class SessionEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionReward:
-    """What an environment says of a whole session: its outcome in -1 .. 1, or why it ``failed`` through no fault of
-    the policy's. A later one replaces it while nothing of the session has trained.
+    """An environment's report on a whole session: its outcome in -1 .. 1, or the reason why it ``failed``.
 
-    ``group`` joins the session to the rollouts of its task, where its requests named no group."""
+    A failure is not the policy's fault. A later report replaces this one until a turn in the session has trained.
+    ``group`` joins the session to its task's rollouts, if its requests named no group.
+    """
 
     session: str
     user: str
@@ -273,9 +274,9 @@ class SessionReward:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportRecord:
-    """What an imported record states of a turn, so that nothing has to be derived.
+    """The contents of an imported record on a turn, so that no part has to be derived.
 
-    ``extra`` keeps the record's own form, so that an export gives it back unchanged.
+    ``extra`` keeps the record's own form, so that an export returns it unchanged.
     """
 
     turn: str
@@ -291,15 +292,15 @@ class ImportRecord:
         need(self.index >= 0, "index", f"{self.index!r} is below 0")
 
 
-# A session that was deleted, or is to be.
+# A deleted session, or one to delete.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deletion:
-    """What goes with a session: its turns, the notes that came of them, and what no deletion takes back.
+    """The extent of a session's deletion: its turns, the notes derived from them, and the effects that remain.
 
     ``trained`` turns were used by steps. ``versions`` have learned from the session, by themselves or through an
-    ancestor; ``clean`` is the newest live one before them, None where there is none. ``at`` is None before it is done.
+    ancestor; ``clean`` is the newest live one before them, None without one. ``at`` is None before the deletion.
     """
 
     turns: int
@@ -314,12 +315,12 @@ class Deletion:
             need(getattr(self, name) >= 0, name, f"{getattr(self, name)!r} is below 0")
 
     def plain(self) -> dict[str, Any]:
-        """For a script: its numbers, and what remains in a sentence."""
+        """Return its numbers for a script, and a sentence on the effects that remain."""
         return {**{name: getattr(self, name) for name in self.__slots__}, "remains": self.remains}
 
     @property
     def extent(self) -> str:
-        """How much it is.
+        """The number of turns and notes, in words.
 
         >>> Deletion(turns=3, notes=1, trained=0, versions=()).extent
         '3 turns and 1 note that came of them'
@@ -331,7 +332,7 @@ class Deletion:
 
     @property
     def remains(self) -> str:
-        """What the weights keep of it, in a sentence.
+        """The effects on the weights, in a sentence.
 
         >>> Deletion(turns=3, notes=0, trained=2, versions=(4, 5, 6, 9), clean=3).remains
         'versions 4 to 6 and 9 were trained on it; weights do not forget by deletion: version 3 is from before it'
@@ -340,12 +341,12 @@ class Deletion:
             return "nothing was trained on it"
         were = "versions" if len(self.versions) > 1 else "version"
         was = "were" if len(self.versions) > 1 else "was"
-        told = f"{were} {in_ranges(self.versions)} {was} trained on it; weights do not forget by deletion"
-        return told if self.clean is None else f"{told}: version {self.clean} is from before it"
+        sentence = f"{were} {in_ranges(self.versions)} {was} trained on it; weights do not forget by deletion"
+        return sentence if self.clean is None else f"{sentence}: version {self.clean} is from before it"
 
 
 def in_ranges(numbers: Sequence[int]) -> str:
-    """Ascending numbers, those that follow each other as a range.
+    """Join ascending numbers in words, with ranges for consecutive ones.
 
     >>> in_ranges([1, 2, 3, 7, 9, 10])
     '1 to 3, 7, 9 and 10'
@@ -356,5 +357,5 @@ def in_ranges(numbers: Sequence[int]) -> str:
             runs[-1].append(number)
         else:
             runs.append([number])
-    told = [part for run in runs for part in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run))]
-    return " and ".join([", ".join(told[:-1]), told[-1]] if len(told) > 1 else told)
+    parts = [part for run in runs for part in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run))]
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
