@@ -183,7 +183,7 @@ def test_whoever_was_at_work_on_a_deleted_turn_writes_nothing_of_it(place: Place
                 ledger.train.add_step(step, None)
         version = Version(number=3, parent=2, base="b", adapter="/a", step=3)
         rehearsed = Rehearsal(note=3, step=3, learned=True, evidence={})
-        with pytest.raises(DeletedMeanwhile, match="a session was deleted while note 3 was rehearsed"):
+        with pytest.raises(DeletedMeanwhile, match="a session was deleted while note 3 was distilled"):
             ledger.train.add_rehearsal(
                 rehearsed, Step(number=3, turns=(), metrics={}, seconds=1.0), version, deletions=0
             )

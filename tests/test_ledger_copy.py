@@ -224,7 +224,7 @@ def test_a_copy_that_is_not_the_same_is_not_kept(
         serve.add_turn(make_turn())
     plain = copying._value
     monkeypatch.setattr(copying, "_value", lambda t, n, v: v + 1 if n == "at" else plain(t, n, v))
-    with pytest.raises(LedgerDamaged, match="the copy of the table 'turns' is not what was copied"):
+    with pytest.raises(LedgerDamaged, match="the copy of the table 'turns' differs from its source"):
         copy_ledger(path, database)
     monkeypatch.undo()
     assert copy_ledger(path, database)["turns"] == 1, "nothing was kept of the first"

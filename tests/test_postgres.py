@@ -302,7 +302,7 @@ def test_a_trainer_finds_its_place_again_after_its_connection_was_cut(database: 
             db.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE '%train%'")
         with pytest.raises(LedgerDown, match="cannot be used"):
             train.new_requests(9)
-        with pytest.raises(LedgerDown, match="was away for a while; nothing has to be done"):
+        with pytest.raises(LedgerDown, match="was unreachable for a while; no action is needed"):
             train.new_requests(9)
         train.pause("a look first")
         assert reader.paused() == "a look first"

@@ -132,8 +132,9 @@ class NotesBook:
         return self._ledger.atomically(work)
 
     def explain(self, number: int, reason: str) -> bool:
-        """Write why a note in force is not being learned; return False and write nothing if it is out of force or has
-        that reason already.
+        """Write why a note in force is not being learned; return True if that was written.
+
+        Nothing is written for a note out of force, or if its newest change has that reason already.
         """
 
         def work() -> bool:

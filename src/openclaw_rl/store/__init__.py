@@ -1,19 +1,19 @@
-"""The ledger: append-only facts in SQLite or PostgreSQL, each table with one writer and a class for it.
+"""The ledger: append-only facts in SQLite or PostgreSQL, each table with one writer and its class.
 
     ServeLedger   -> turns, feedback, endings      ImportLedger -> turns, records
     CollectLedger -> outcomes                      JudgeLedger  -> verdicts
     TrainLedger   -> steps, trained, versions, states, gate_decisions
-    drops and notes (NotesLedger) are written by whoever decides them; requests by the person at the command line
-    DeletionLedger -> deletions, and the end of a session's rows in all of them (`deletions`)
+    drops and notes (NotesLedger) are written by the loop or user that decides them; requests by the command line
+    DeletionLedger -> deletions, and removes a session's rows from all of them (`deletions`)
 
-Each of them reads as `LedgerReader` does. A loop's work list is "rows of the table before mine that have no row in
-mine, after my cursor": its cost does not grow with history, a crash costs nothing, and a run resumes by starting.
-Cursors are low-water marks, so losing the newest position of one only means looking at some settled rows again.
+Each of them reads like `LedgerReader`. A loop's work list is "rows of the table before mine that have no row in mine,
+after my cursor": its cost does not grow with history, a crash costs nothing, and a run resumes by starting. Cursors are
+low-water marks: losing a cursor's newest position only means reading some settled rows again.
 
-A ledger is opened by its place: the path of a file, or a `ServerPlace`. Several gateways may write to a server's, each
-as a writer of its own.
+A ledger is opened by its place: a file's path, or a `ServerPlace`. Several gateways may write to a server's, each as
+its own writer.
 
-Every method is synchronous and thread-safe; a call from an event loop goes through ``asyncio.to_thread``.
+Every method is synchronous and thread-safe; a call from an event loop uses ``asyncio.to_thread``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Queries for a person who looks around: newest first, a page at a time, of one user or (None) of everybody."""
+"""Queries for browsing: newest first, a page at a time, for one user or (None) for all."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from openclaw_rl.store.rows import OF_A_PERSON, VERSION, to_version
 from openclaw_rl.types import Json, Version
 
 WITHIN = 6_000
-"""how many turns back a question looks that no index answers, so that it is answered at once in a large ledger too"""
+"""how many newest turns a query without an index scans, so that it stays fast in a large ledger too"""
 
 _GOOD = "coalesce(sum(CASE WHEN v.score > 0 THEN 1 ELSE 0 END), 0) AS good"
 _BAD = "coalesce(sum(CASE WHEN v.score < 0 THEN 1 ELSE 0 END), 0) AS bad"
@@ -42,17 +42,17 @@ _PAID = (
     " session_rewards n WHERE n.session = s.session AND n.user = s.user AND n.seq > s.seq)"
     " ORDER BY s.seq DESC LIMIT ?) r"
 )
-"""the newest sessions that were paid, each with what counts"""
+"""the newest sessions with a reward, each with its reward in force"""
 _FIRST = (
     "turns t ON t.id = (SELECT id FROM turns x WHERE x.session = r.session AND x.user = r.user ORDER BY x.seq LIMIT 1)"
 )
 
 
 class BrowseQueries(LedgerConnection):
-    """What is looked at in a list."""
+    """Queries for lists."""
 
     def corrected(self, user: str, *, before: int | None, limit: int, within: int = WITHIN) -> list[ListedTurn]:
-        """The newest turns that a user corrected, newest first, of the ``within`` turns before a place."""
+        """Return the newest turns that a user corrected, newest first, among the ``within`` turns before a place."""
         rows = self.rows(
             "SELECT t.seq, t.id, t.user, t.at FROM (SELECT seq, id, user, at FROM turns"
             " WHERE user = ? AND seq < ? ORDER BY seq DESC LIMIT ?) t"
@@ -65,7 +65,7 @@ class BrowseQueries(LedgerConnection):
         return [ListedTurn(**dict(row), session=None) for row in rows]
 
     def unheard(self, user: str, *, limit: int, within: int = 500) -> list[ListedTurn]:
-        """The newest main turns of a user that people went on from and no judge made anything of, newest first."""
+        """Return a user's newest continued main turns with an empty verdict and no feedback, newest first."""
         rows = self.rows(
             "SELECT t.seq, t.id, t.user, t.at FROM (SELECT seq, id, user, at FROM turns"
             " WHERE user = ? ORDER BY seq DESC LIMIT ?) t"
@@ -80,7 +80,7 @@ class BrowseQueries(LedgerConnection):
         return [ListedTurn(**dict(row), session=None) for row in rows]
 
     def latest(self, user: str | None, *, before: int | None, limit: int) -> list[ListedTurn]:
-        """The newest turns before a place, newest first, each with the name of its session."""
+        """Return the newest turns before a place, newest first, each with its session's name."""
         where, values = ("AND t.user = ?", [user]) if user is not None else ("", [])
         rows = self.rows(
             "SELECT t.seq, t.id, t.user, t.at, coalesce(o.session, t.session, t.id) AS session FROM turns t"
@@ -92,7 +92,7 @@ class BrowseQueries(LedgerConnection):
         return [ListedTurn(**dict(row)) for row in rows]
 
     def tally(self, turns: Sequence[str]) -> SessionTally:
-        """How many of these turns are well and badly received, trained, and dropped."""
+        """Count the turns among these that are well or badly received, trained, or dropped."""
         if not turns:
             return SessionTally(good=0, bad=0, trained=0, dropped=0)
         marks = ", ".join("?" * len(turns))
@@ -107,11 +107,12 @@ class BrowseQueries(LedgerConnection):
         return SessionTally(good=scores["good"], bad=scores["bad"], trained=trained["n"], dropped=dropped["n"])
 
     def saying(self, user: str | None, words: str, *, before: int | None, limit: int) -> list[SaidTurn]:
-        """The newest turns before a place, newest first, each with what its last message or reply says around words.
+        """Return the newest turns before a place, newest first, each with the text around the words in its messages.
 
-        Blobs are searched as they are packed; what says nothing of it is not decoded further.
+        The last message and the reply are searched. Blobs are searched in packed form; without a match they are not
+        decoded.
         """
-        sought = json.dumps(words.lower(), ensure_ascii=False)[1:-1]
+        needle = json.dumps(words.lower(), ensure_ascii=False)[1:-1]
         where, values = ("AND t.user = ?", [user]) if user is not None else ("", [])
         rows = self.rows(
             "SELECT t.seq, t.id, t.user, t.at, coalesce(o.session, t.session, t.id) AS session, t.prompt, t.reply"
@@ -121,10 +122,10 @@ class BrowseQueries(LedgerConnection):
             *values,
             limit,
         )
-        return [SaidTurn(_listed(row), _said(row, sought, words)) for row in rows]
+        return [SaidTurn(_listed(row), _said(row, needle, words)) for row in rows]
 
     def waiting_for_judge(self, most: int) -> int:
-        """How many of the ``most`` newest settled turns wait to be judged."""
+        """Count the unjudged turns among the ``most`` newest settled ones."""
         row = self.one(
             "SELECT count(*) AS n FROM (SELECT turn FROM outcomes ORDER BY seq DESC LIMIT ?) o"
             " WHERE NOT EXISTS (SELECT 1 FROM verdicts v WHERE v.turn = o.turn)",
@@ -133,12 +134,12 @@ class BrowseQueries(LedgerConnection):
         return int(row["n"])
 
     def newest_versions(self, limit: int) -> list[Version]:
-        """The newest versions, newest first."""
+        """Return the newest versions, newest first."""
         rows = self.rows(f"SELECT {VERSION} FROM versions v ORDER BY v.number DESC LIMIT ?", limit)
         return [to_version(row, self.root) for row in rows]
 
     def received(self, *, within: int = WITHIN) -> dict[int, Reception]:
-        """By version that answered: how its replies were received, of the newest verdicts."""
+        """Count good and bad replies by version, from the newest verdicts."""
         rows = self.rows(
             f"SELECT t.version, {_GOOD}, {_BAD}, count(*) AS scored"
             " FROM (SELECT seq, turn, score FROM verdicts ORDER BY seq DESC LIMIT ?) v JOIN turns t ON t.id = v.turn"
@@ -149,14 +150,14 @@ class BrowseQueries(LedgerConnection):
         return {row["version"]: Reception(good=row["good"], bad=row["bad"], scored=row["scored"]) for row in rows}
 
     def step_metrics(self, limit: int) -> list[StepFigures]:
-        """The figures of the newest steps, oldest first."""
+        """Return the newest steps' figures, oldest first."""
         rows = self.rows(
             "SELECT s.number, s.metrics, s.seconds, s.skipped, s.at FROM steps s ORDER BY s.number DESC LIMIT ?", limit
         )
         return [StepFigures(**{**dict(row), "metrics": json.loads(row["metrics"])}) for row in reversed(rows)]
 
     def score_marks(self, user: str | None, limit: int) -> list[ScoreMark]:
-        """The newest verdicts that have a score, oldest first: of people, or of one user."""
+        """Return the newest verdicts with a score, oldest first: one user's, or all people's."""
         where, values = ("t.user = ?", [user]) if user is not None else (OF_A_PERSON, [])
         rows = self.rows(
             "SELECT v.at, v.score, v.votes, t.version, length(t.reply_tokens) AS size"
@@ -168,7 +169,7 @@ class BrowseQueries(LedgerConnection):
         return [ScoreMark(**{**dict(row), "votes": json.loads(row["votes"])}) for row in reversed(rows)]
 
     def played(self, *, within: int = WITHIN) -> list[TaskTally]:
-        """How the newest sessions of environments ended, by environment and task, most played first."""
+        """Count the newest environment sessions by environment, task and result, most recent first."""
         rows = self.rows(
             "SELECT r.user, coalesce(t.grp, r.session) AS task, count(*) AS episodes, avg(r.score) AS mean,"
             " max(r.at) AS at, sum(CASE WHEN r.score > 0 THEN 1 ELSE 0 END) AS won, count(r.failed) AS failed"
@@ -179,7 +180,7 @@ class BrowseQueries(LedgerConnection):
         return [TaskTally(**dict(row)) for row in rows]
 
     def won(self, *, within: int = WITHIN) -> list[VersionWins]:
-        """How the newest episodes ended, by environment, task and the version that began them; oldest version first."""
+        """Count the newest episodes by environment, task and the version that began them; oldest version first."""
         rows = self.rows(
             "SELECT r.user, coalesce(t.grp, r.session) AS task, t.version, count(*) AS episodes,"
             " sum(CASE WHEN r.score > 0 THEN 1 ELSE 0 END) AS won"
@@ -192,7 +193,7 @@ class BrowseQueries(LedgerConnection):
     def episodes(
         self, user: str, task: str | None, *, limit: int, session: str | None = None, within: int = WITHIN
     ) -> list[EpisodeLine]:
-        """The newest episodes of an environment's task, or of all of its tasks, newest first; or one of them."""
+        """Return the newest episodes of an environment, one of its tasks or one of its sessions, newest first."""
         where, values = ("AND coalesce(t.grp, r.session) = ?", [task]) if task is not None else ("", [])
         if session is not None:
             where, values = f"{where} AND r.session = ?", [*values, session]
@@ -208,7 +209,7 @@ class BrowseQueries(LedgerConnection):
         return [EpisodeLine(**dict(row)) for row in rows]
 
     def newest_decisions(self, limit: int) -> list[GateDecision]:
-        """The gate's newest decisions, newest first, with their evidence."""
+        """Return the gate's newest decisions, newest first, with their evidence."""
         rows = self.rows(
             "SELECT version, against, decision, reason, evidence, seconds, at FROM gate_decisions"
             " ORDER BY seq DESC LIMIT ?",
@@ -222,14 +223,14 @@ def _listed(row: Row) -> ListedTurn:
 
 
 def _said(row: Row, sought: str, words: str) -> str | None:
-    """What stands around the words in the last message or the reply of a turn; None where they do not stand there."""
+    """Return the text around the words in a turn's last message or reply; None without a match."""
     for blob, read in ((row["prompt"], _last_message), (row["reply"], _reply)):
         written = codec.unpacked(blob)
         if sought in written.lower():
-            spoken = read(json.loads(written))
-            at = spoken.lower().find(words.lower())
+            text = read(json.loads(written))
+            at = text.lower().find(words.lower())
             if at >= 0:
-                return spoken[max(at - 60, 0) : at + len(words) + 60]
+                return text[max(at - 60, 0) : at + len(words) + 60]
     return None
 
 

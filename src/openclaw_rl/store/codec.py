@@ -1,7 +1,7 @@
-"""Nouns to compact bytes and back, losing nothing.
+"""Pack the package's types into compact bytes and unpack them without loss.
 
-Token ids take 2, 3 or 4 bytes each (the smallest that holds the largest), log-probs 4 where that is exact and 8 where
-not. Messages are JSON without default fields, deflated. The first byte of each blob says how it was packed.
+Token ids take 2, 3 or 4 bytes each (the smallest that holds the largest), log-probs 4 where that is exact and 8
+otherwise. Messages are JSON without default fields, deflated. Each blob's first byte is its packing.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from openclaw_rl.types import Hint, Json, Logprobs, Message, Prompt, Sampling, T
 
 _SWAP = sys.byteorder == "big"
 _HALVES = "surrogatepass"
-"""half a character in a text comes back as it was: a model may write one"""
+"""lone surrogates in a text survive the round trip: a model may write one"""
 
 
 def pack_tokens(ids: Tokens) -> bytes:
-    """One byte for the width, then each id in that many bytes, lowest first."""
+    """Pack ids: one byte for the width, then each id in that many bytes, lowest first."""
     top = max(ids, default=0)
     if top < 2**16:
         return b"\x02" + _raw(array("H", ids))
@@ -36,7 +36,7 @@ def pack_tokens(ids: Tokens) -> bytes:
 
 
 def unpack_tokens(blob: bytes) -> Tokens:
-    """The ids that `pack_tokens` packed."""
+    """Unpack ids from `pack_tokens`."""
     width, body = blob[0], blob[1:]
     if width == 3:
         wide = bytearray(len(body) // 3 * 4)
@@ -47,14 +47,14 @@ def unpack_tokens(blob: bytes) -> Tokens:
 
 
 def pack_logprobs(values: Logprobs) -> bytes:
-    """Single precision where that is exact, double where it is not."""
+    """Pack log-probs: single precision where that is exact, double otherwise."""
     single = array("f", values)
     exact = all(a == b for a, b in zip(single, values, strict=True))
     return b"f" + _raw(single) if exact else b"d" + _raw(array("d", values))
 
 
 def unpack_logprobs(blob: bytes) -> Logprobs:
-    """The log-probs that `pack_logprobs` packed."""
+    """Unpack log-probs from `pack_logprobs`."""
     return tuple(_values(chr(blob[0]), blob[1:]))
 
 
@@ -73,22 +73,22 @@ def _values(code: str, body: bytes) -> array[Any]:
 
 
 def pack_json(value: Json) -> bytes:
-    """Deflated JSON, at the level that costs least for its gain on chat text."""
+    """Pack a value as deflated JSON, at the level with the best gain for its cost on chat text."""
     return zlib.compress(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", _HALVES), 1)
 
 
 def unpack_json(blob: bytes) -> Json:
-    """The value that `pack_json` packed."""
+    """Unpack a value from `pack_json`."""
     return json.loads(unpacked(blob))
 
 
 def unpacked(blob: bytes) -> str:
-    """The JSON that `pack_json` packed, to be searched as it is."""
+    """Return the JSON text inside `pack_json`'s blob, for searching."""
     return zlib.decompress(blob).decode("utf-8", _HALVES)
 
 
 def json_text(value: Json) -> str:
-    """JSON for a column of text; half a character is spelled as an escape, since no store takes it as it is."""
+    """Return JSON for a text column; a lone surrogate is written as an escape, since no store accepts it raw."""
     written = json.dumps(value, ensure_ascii=False)
     try:
         written.encode()
@@ -98,10 +98,10 @@ def json_text(value: Json) -> str:
 
 
 def plain(value: Any) -> Json:
-    """A noun as plain JSON: default fields left out, tuples as lists."""
+    """Convert a value to plain JSON: default fields left out, tuples as lists."""
     if is_dataclass(value) and not isinstance(value, type):
-        given = ((f.name, getattr(value, f.name)) for f in fields(value) if not _is_default(value, f))
-        return {name: plain(part) for name, part in given}
+        parts = ((f.name, getattr(value, f.name)) for f in fields(value) if not _is_default(value, f))
+        return {name: plain(part) for name, part in parts}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     if isinstance(value, Mapping):
@@ -116,19 +116,19 @@ def _is_default(value: Any, spec: Any) -> bool:
 
 
 def message(value: Mapping[str, Json]) -> Message:
-    """A message from its plain form."""
-    rest = {key: part for key, part in value.items() if key not in ("tool_calls", "images")}
+    """Return a message from its plain form."""
+    scalars = {key: part for key, part in value.items() if key not in ("tool_calls", "images")}
     calls = tuple(ToolCall(**call) for call in value.get("tool_calls", ()))
-    return Message(**rest, tool_calls=calls, images=tuple(value.get("images", ())))
+    return Message(**scalars, tool_calls=calls, images=tuple(value.get("images", ())))
 
 
 def messages(values: Iterable[Mapping[str, Json]]) -> tuple[Message, ...]:
-    """Messages from their plain form."""
+    """Return messages from their plain form."""
     return tuple(message(value) for value in values)
 
 
 def prompt(value: Mapping[str, Json]) -> Prompt:
-    """A prompt from its plain form."""
+    """Return a prompt from its plain form."""
     return Prompt(
         messages=messages(value["messages"]),
         tools=tuple(Tool(**tool) for tool in value.get("tools", ())),
@@ -139,10 +139,10 @@ def prompt(value: Mapping[str, Json]) -> Prompt:
 
 
 def sampling(value: Mapping[str, Json]) -> Sampling:
-    """Sampling from its plain form."""
+    """Return sampling parameters from their plain form."""
     return Sampling(**{**value, "stop": tuple(value.get("stop", ()))})
 
 
 def hints(values: Sequence[Mapping[str, Json]]) -> tuple[Hint, ...]:
-    """Hints from their plain form."""
+    """Return hints from their plain form."""
     return tuple(Hint(**value) for value in values)

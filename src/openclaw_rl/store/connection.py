@@ -1,4 +1,4 @@
-"""A connection to the ledger: opened carefully, read through named columns, written in whole transactions."""
+"""A connection to the ledger: checked on opening, read through named columns, written in atomic transactions."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from openclaw_rl.store.stores import open_database
 
 
 class LedgerConnection:
-    """One connection to the ledger, as one writer or (``writer`` None) as a reader.
+    """A connection to the ledger, as a writer or (``writer`` None) as a reader.
 
-    Opening a damaged ledger, a newer one, or what belongs to another program raises and changes nothing.
+    Opening a damaged ledger, a newer one, or another program's database raises and changes nothing.
     """
 
     writer: ClassVar[Writer | None] = None
@@ -34,7 +34,7 @@ class LedgerConnection:
         self.db: Database = open_database(self.place, self.access, role=self.writer, migrations=migrations)
 
     def close(self) -> None:
-        """Close it and let the writer's place go. Safe to call twice."""
+        """Close the connection and release the writer's role. Safe to call twice."""
         with self.lock:
             self.db.close()
 
@@ -47,46 +47,46 @@ class LedgerConnection:
         self.close()
 
     def rows(self, sql: str, *values: Any) -> list[Row]:
-        """All rows of a query; columns are read by name."""
+        """Return all rows for a query; columns are read by name."""
         with self.lock:
             return self.db.rows(sql, values)
 
     def row(self, sql: str, *values: Any) -> Row | None:
-        """The first row of a query, None if there is none."""
+        """Return the first row for a query, None without one."""
         with self.lock:
             return self.db.row(sql, values)
 
     def one(self, sql: str, *values: Any) -> Row:
-        """The only row of a query that always has one, such as a count."""
-        found = self.row(sql, *values)
-        assert found is not None, sql
-        return found
+        """Return the only row for a query that always has one, such as a count."""
+        row = self.row(sql, *values)
+        assert row is not None, sql
+        return row
 
     def horizon(self, table: str, after: int) -> int:
-        """A number up to which no row of a table will appear any more that is not there now; at least ``after``."""
+        """Return a number up to which the table's rows are complete; at least ``after``."""
         with self.lock:
             return self.db.horizon(table, after)
 
 
 class LedgerWriter(LedgerConnection):
-    """What every writer of the ledger has: its place, transactions, low-water marks, a report of its loop's health.
+    """A ledger writer: its role, transactions, low-water marks, and a report on its loop's health.
 
-    A commit survives the process. One of a `DurableWriter` survives a power cut as well.
+    A commit survives the process. A `DurableWriter`'s commit survives a power cut as well.
     """
 
     access: ClassVar[Access] = "write"
 
     def __init__(self, place: AnyPlace, *, migrations: Sequence[str] | None = None) -> None:
         self.low: dict[str, int] = {}  # the loop's low-water marks, by table
-        self.trouble: LedgerDown | None = None  # why the newest write failed, None if it did not
+        self.trouble: LedgerDown | None = None  # cause of the newest write's failure, None if it succeeded
         self._generation = 0
         super().__init__(place, migrations=migrations)
 
     @contextmanager
     def writing(self, *, alone: str | None = None) -> Iterator[Database]:
-        """A transaction. What was not written moves no mark, and ``trouble`` says why it was not.
+        """Run a transaction. On a failure no mark moves, and ``trouble`` has the cause.
 
-        ``alone``: no other transaction of this name runs at the same time.
+        ``alone``: no other transaction with this name runs at the same time.
         """
         with self.lock:
             marks = dict(self.low)
@@ -100,8 +100,8 @@ class LedgerWriter(LedgerConnection):
             self.trouble = None
 
     def cursor(self, name: str) -> int:
-        """A loop's low-water mark in a table: nothing at or below it is open."""
-        if self._generation != self.db.generation:  # what moved the marks may be gone
+        """Return a loop's low-water mark in a table: no row at or below it is open."""
+        if self._generation != self.db.generation:  # the commit that moved the marks may be lost
             self.low, self._generation = {}, self.db.generation
         if name not in self.low:
             row = self.row("SELECT seq FROM cursors WHERE name = ?", name)
@@ -109,7 +109,7 @@ class LedgerWriter(LedgerConnection):
         return self.low[name]
 
     def save_cursors(self, db: Database) -> None:
-        """Write the marks, inside the transaction of what moved them."""
+        """Write the marks, inside the transaction that moved them."""
         db.executemany(
             "INSERT INTO cursors (name, seq) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET seq = excluded.seq",
             list(self.low.items()),
@@ -118,8 +118,8 @@ class LedgerWriter(LedgerConnection):
     def advance(self, name: str, first_open: str) -> int:
         """Move a low-water mark up to just before the first row that is still open.
 
-        One statement, so that both numbers are of one moment: a row that another process adds in between must not be
-        passed by.
+        A single statement reads both numbers at one moment, so that a row that another process adds in between is not
+        skipped.
         """
         low = self.cursor(name)
         settled = self.horizon(name, low)
@@ -138,7 +138,7 @@ class LedgerWriter(LedgerConnection):
         error: str = "",
         detail: Mapping[str, Any] | None = None,
     ) -> None:
-        """Write how a loop is doing, in place of its report before."""
+        """Write a loop's health, replacing its last report."""
         row = {
             "loop": loop,
             "pid": os.getpid(),
@@ -160,11 +160,11 @@ _REPLACED = "ON CONFLICT (loop) DO UPDATE SET " + ", ".join(f"{name} = excluded.
 
 
 class SharedWriter(LedgerWriter):
-    """A writer of rows that any process may write; there may be several of it at once."""
+    """A writer for rows that any process may write; several may run at once."""
 
 
 class DurableWriter(LedgerWriter):
-    """A writer of rows that nothing else could give back; ``sync`` is store.sync."""
+    """A writer for rows that cannot be recreated; ``sync`` is store.sync."""
 
     def __init__(self, place: AnyPlace, *, sync: Sync, migrations: Sequence[str] | None = None) -> None:
         super().__init__(place, migrations=migrations)

@@ -1,4 +1,4 @@
-"""Copy a ledger from one store to another: every row with its number, whole or not at all, compared afterwards."""
+"""Copy a ledger between stores: every row with its number, atomically, and compared afterwards."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ TABLES: Final[Mapping[str, tuple[str, ...]]] = {
 """every table that is copied, with its key"""
 
 COUNTED: Final = {"tallies": ("stage", "reason")}
-"""what the stores count by themselves while rows are inserted; it is compared, not copied"""
+"""counts that each store keeps itself while rows are inserted; compared, not copied"""
 
 _NUMBERED: Final = {name: key[0] for name, key in TABLES.items() if key == ("seq",)} | {"notes": "number"}
 _SWITCHES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -52,15 +52,14 @@ _SWITCHES: Final[Mapping[str, tuple[str, ...]]] = {
     "notes": ("vague",),
     "note_switches": ("enabled",),
 }
-"""what is true or false, which SQLite keeps as 1 and 0"""
+"""boolean columns, which SQLite stores as 1 and 0"""
 _BATCH: Final = 200
 
 
 def copy_ledger(source: AnyPlace, target: AnyPlace) -> dict[str, int]:
-    """Copy every row of a ledger that nobody writes to a place that has none yet; how many rows of each table.
+    """Copy every row from a ledger without writers to a place without a ledger; return the row count by table.
 
-    All of it is there afterwards, as a second reading of both has shown, or nothing is. Raises a LedgerError that says
-    why not.
+    The copy is complete, as a second reading of both confirms, or absent. Raises a LedgerError with the reason.
     """
     start, end = place_of(source), place_of(target)
     if start == end:
@@ -93,7 +92,7 @@ def _refuse_filled(db: Database, place: object) -> None:
 
 def _copied(old: Database, new: Database, table: str) -> int:
     if table == "cursors":
-        new.execute("DELETE FROM cursors")  # those that a new ledger begins with
+        new.execute("DELETE FROM cursors")  # the initial cursors of a new ledger
     count = 0
     for rows in _batches(old, table, TABLES[table]):
         names = list(rows[0])
@@ -109,7 +108,7 @@ def _value(table: str, name: str, value: Any) -> Any:
 
 
 def _batches(db: Database, table: str, key: Sequence[str]) -> Iterator[list[dict[str, Any]]]:
-    """The rows of a table in the order of its key, some at a time."""
+    """Yield the table's rows in its key's order, a batch at a time."""
     names, marks = ", ".join(key), ", ".join("?" * len(key))
     rows = _some(db, f"SELECT * FROM {table} ORDER BY {names} LIMIT {_BATCH}")
     while rows:
@@ -127,19 +126,19 @@ def _compare(old: Database, new: Database) -> None:
     for table, key in {**TABLES, **COUNTED}.items():
         if not _same(old, new, table, key):
             raise LedgerDamaged(
-                f"the copy of the table {table!r} is not what was copied; nothing was kept of it",
+                f"the copy of the table {table!r} differs from its source; nothing was written",
                 remedy="see that nothing writes to the ledger meanwhile, and copy it again",
             )
 
 
 def _same(old: Database, new: Database, table: str, key: Sequence[str]) -> bool:
-    """Whether every value of a table is the same; in turns: a server ends a transaction that idles."""
-    both = zip_longest(_batches(old, table, key), _batches(new, table, key))
-    return all(_digest(table, mine or []) == _digest(table, theirs or []) for mine, theirs in both)
+    """Compare every value in a table, both ledgers in turns: a server ends a transaction that idles."""
+    pairs = zip_longest(_batches(old, table, key), _batches(new, table, key))
+    return all(_digest(table, left_rows or []) == _digest(table, right_rows or []) for left_rows, right_rows in pairs)
 
 
 def _digest(table: str, rows: Sequence[Row]) -> bytes:
-    """A digest of every value of some rows, the same whichever store they come from."""
+    """Return a digest over every value in some rows, the same for each store."""
     digest = hashlib.blake2b()
     for row in rows:
         if not _is_gap(table, row):
@@ -148,7 +147,7 @@ def _digest(table: str, rows: Sequence[Row]) -> bytes:
 
 
 def _is_gap(table: str, row: Row) -> bool:
-    """Whether a row tells of numbers without a row, which each store knows of itself."""
+    """Check if a row counts numbers without a row, which each store counts itself."""
     return table == "cursors" and row["name"].startswith(GAPS)
 
 

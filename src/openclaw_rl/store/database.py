@@ -1,7 +1,7 @@
-"""What the ledger needs of a store, so that its classes are written once.
+"""The ledger's interface to a store, so that its classes are written once.
 
-Statements are those that SQLite and PostgreSQL both understand, with ``?`` and ``?1`` for values. Where the two differ,
-the difference is a method here.
+Statements are in the SQL that SQLite and PostgreSQL both accept, with ``?`` and ``?1`` for values. Differences between
+them are methods here.
 """
 
 from __future__ import annotations
@@ -20,120 +20,120 @@ Row = Mapping[str, Any]
 """columns are read by name"""
 Sync = Literal["full", "normal"]
 Access = Literal["read", "add", "write"]
-"""``read`` cannot write; ``add`` writes to a ledger that is there; ``write`` makes it or brings it forward too"""
+"""``read`` cannot write; ``add`` writes to an existing ledger; ``write`` also creates or migrates it"""
 
 ALL: Final = 2**63 - 1
-"""a sequence number that no row reaches"""
+"""a sequence number larger than any row's"""
 
 _NAMES: Final = frozenset({"id", "session", "user", "grp", "turn"})
 """columns by which rows are looked up"""
 
 GAPS: Final = "gaps in "
-"""before the name of a table, among the cursors: how many numbers below its newest have no row"""
+"""prefix of a cursor: with a table's name, it counts the numbers below the newest that have no row"""
 
 
 class Database(ABC):
-    """One connection to a store, for one thread at a time. What goes wrong is raised as a LedgerError."""
+    """A connection to a store, for one thread at a time. Failures are raised as LedgerError."""
 
     generation = 0
-    """how often the connection was made anew: what was committed just before may be gone with the server that had it"""
+    """number of reconnections: the newest commits may be lost with the server that had them"""
 
     @property
     def lost(self) -> bool:
-        """Whether the connection is gone, so that what failed may be tried again: it is made anew then."""
+        """True if the connection is gone: it is made anew for the next try of a failed statement."""
         return False
 
     @property
     def slot(self) -> int:
-        """Which of several writers of one role this is, from 1."""
+        """This writer's index among several writers with one role, from 1."""
         return 1
 
     @abstractmethod
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
-        """All rows of a query; here and below, InvalidValue for a value that no store takes."""
+        """Return all rows for a query; here and below, InvalidValue for a value that no store accepts."""
 
     @abstractmethod
     def row(self, sql: str, values: Sequence[Any] = ()) -> Row | None:
-        """The first row of a query, None if there is none."""
+        """Return the first row for a query, None without one."""
 
     @abstractmethod
     def transaction(self, *, alone: str | None = None) -> AbstractContextManager[None]:
-        """All of it is written, or nothing; whatever fails, the connection is ready for the next one.
+        """Write everything inside or nothing; after a failure, the connection is ready for the next transaction.
 
-        ``alone``: no other transaction of this name runs at the same time.
+        ``alone``: no other transaction with this name runs at the same time.
         """
 
     @abstractmethod
     def snapshot(self) -> AbstractContextManager[None]:
-        """All queries inside read the ledger as it was at the first of them, whatever others write meanwhile."""
+        """Read the ledger in all queries inside as it was at the first of them, whatever other writers do."""
 
     @abstractmethod
     def execute(self, sql: str, values: Sequence[Any] = ()) -> None:
-        """A statement of a transaction."""
+        """Run a statement in a transaction."""
 
     @abstractmethod
     def executemany(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
-        """A statement of a transaction, once for each row of values."""
+        """Run a statement in a transaction, once for each row of values."""
 
     @abstractmethod
     def insert_numbered(self, table: str, row: Mapping[str, Any], *, key: str) -> int:
-        """Insert a row, inside a transaction; the number that it got."""
+        """Insert a row inside a transaction; return its number."""
 
     def insert(self, table: str, row: Mapping[str, Any]) -> None:
-        """Insert a row, inside a transaction; InvalidValue names the column whose text no store takes."""
+        """Insert a row inside a transaction; InvalidValue names a column with a text that no store accepts."""
         self.execute(insertion(table, row), tuple(row.values()))
 
     @abstractmethod
     def horizon(self, table: str, after: int) -> int:
-        """A number up to which no row of a table will appear any more that is not there now; at least ``after``.
+        """Return a number up to which the table's rows are complete; at least ``after``.
 
-        A work list that moves a mark looks no further: of two writers, the one that got the lower number may be the
-        later one to commit.
+        A work list that moves a mark reads no further: between two writers, the one with the lower number may commit
+        later.
         """
 
     @abstractmethod
     def count(self, table: str) -> int:
-        """How many rows a table of facts has."""
+        """Return the row count of a fact table."""
 
     @abstractmethod
     def removed(self, table: str, count: int) -> None:
-        """Tell `count` that so many rows of a table of facts were deleted, inside the transaction that did it."""
+        """Adjust `count` for rows deleted from a fact table, inside the transaction that deleted them."""
 
     def shred(self) -> bool:
-        """Have what was deleted leave the disk, as far as nobody has to wait for it; whether all of it has."""
+        """Erase deleted data from the disk as far as possible without waiting; return True if all of it is erased."""
         return False
 
     @abstractmethod
     def last_number(self, table: str, key: str) -> int:
-        """The largest number that a row of a table ever had, 0 before the first."""
+        """Return the largest number that a row in a table ever had, 0 before the first."""
 
     @abstractmethod
     def continue_numbers(self, table: str, key: str, *, after: int) -> None:
-        """Have the next row of a table numbered after ``after`` and after those that were inserted with theirs."""
+        """Number the table's next row after ``after`` and after the rows inserted with explicit numbers."""
 
     @abstractmethod
     def writers(self) -> list[str]:
-        """Who writes to this ledger now, in words; not whoever has this connection."""
+        """Describe the ledger's present writers, without this connection's own."""
 
     @abstractmethod
     def durability(self, sync: Sync) -> None:
-        """What a commit outlives from now on: ``normal`` the process, ``full`` a power cut as well."""
+        """Set the durability of later commits: ``normal`` survives the process, ``full`` a power cut as well."""
 
     @abstractmethod
     def faults(self) -> list[str]:
-        """Read the whole ledger for damage: what is wrong, empty if nothing."""
+        """Read the whole ledger for damage; return the faults, empty without any."""
 
     @abstractmethod
     def size(self) -> int:
-        """How many bytes it takes."""
+        """Return its size in bytes."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let it go, and the writer's place with it. Safe to call twice."""
+        """Close it and release the writer's role. Safe to call twice."""
 
 
 def need_values(values: Sequence[Any]) -> None:
-    """Raise InvalidValue for a value that no store takes."""
+    """Raise InvalidValue for a value that no store accepts."""
     for value in values:
         if isinstance(value, str):
             need_text(value, "text")
@@ -142,14 +142,14 @@ def need_values(values: Sequence[Any]) -> None:
 
 
 def insertion(table: str, row: Mapping[str, Any]) -> str:
-    """The statement that inserts a row; InvalidValue names the column whose text no store takes."""
+    """Return the statement that inserts a row; InvalidValue names a column with a text that no store accepts."""
     for column, value in row.items():
         if isinstance(value, str):
             (need_name if column in _NAMES else need_text)(value, column)
     return f"INSERT INTO {table} ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})"
 
 
-# Where a ledger lies: in a file, or in a database of a PostgreSQL server.
+# A ledger's place: a file, or a database on a PostgreSQL server.
 
 _URL: Final = re.compile(r"postgres(ql)?://", re.IGNORECASE)
 _PASSWORD: Final = re.compile(r"(?<=//)([^:/@?]*):[^@/]*(?=@)|([?&]password)=[^&]*", re.IGNORECASE)
@@ -157,7 +157,7 @@ _PASSWORD: Final = re.compile(r"(?<=//)([^:/@?]*):[^@/]*(?=@)|([?&]password)=[^&
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerPlace:
-    """A database by its URL, and the directory of the run that it belongs to.
+    """A database by its URL, and its run's directory.
 
     >>> str(ServerPlace(url="postgresql://ann:secret@db:5432/run?sslmode=require", root=Path("run")))
     'postgresql://ann@db:5432/run?sslmode=require'
@@ -167,7 +167,7 @@ class ServerPlace:
     root: Path
 
     def __str__(self) -> str:
-        return _PASSWORD.sub(lambda found: found[1] or (f"{found[2]}=hidden" if found[2] else ""), self.url)
+        return _PASSWORD.sub(lambda match: match[1] or (f"{match[2]}=hidden" if match[2] else ""), self.url)
 
 
 Place = Path | ServerPlace
@@ -175,23 +175,23 @@ AnyPlace = str | Path | ServerPlace
 
 
 def is_url(name: str) -> bool:
-    """Whether a name is the URL of a database."""
+    """Check if a name is a database URL."""
     return _URL.match(name) is not None
 
 
 def place_of(name: AnyPlace) -> Place:
-    """The place that a person named: the path of a file, or the URL of a database, whose run is here."""
+    """Return the place for a name: a file's path, or a database URL, whose run is in the working directory."""
     if isinstance(name, str) and is_url(name):
         return ServerPlace(url=name, root=Path.cwd())
     return name if isinstance(name, ServerPlace) else Path(name).absolute()
 
 
 def root_of(place: Place) -> Path:
-    """The directory of the run that a ledger belongs to, where its versions lie."""
+    """Return the directory of the ledger's run, which contains its versions."""
     return place.root if isinstance(place, ServerPlace) else place.parent
 
 
-# Who writes to the ledger, and which rows are work for whom.
+# The ledger's writers, and the rows that are work for each.
 
 Writer = Literal["serve", "import", "collect", "judge", "train"]
 WRITERS: Final[tuple[Writer, ...]] = get_args(Writer)
@@ -205,7 +205,7 @@ WAITS_FOR: Final[Mapping[Writer, frozenset[str]]] = {
 """the tables whose rows are work for a loop"""
 
 WATCHED: Final = frozenset[str]().union(*WAITS_FOR.values())
-"""every table that somebody waits for"""
+"""every table that a loop waits for"""
 
 CHANNEL: Final = "openclaw_rl"
-"""where a server notifies the names of those that got a row"""
+"""channel on which a server publishes the names of tables with new rows"""

@@ -1,10 +1,10 @@
-"""Deletions: the only way in which facts leave the ledger, and what remains to say that they have.
+"""Deletions: the only way for facts to leave the ledger, and the traces that they leave.
 
-Every row that holds something of a session goes in one transaction, which also writes the tombstones: a row of
-`deletions` (whose, by whom, how much, which versions had learned from it; the session's name as a digest) and the ids
-of its turns in `deleted_turns`. A crash leaves all of it or nothing. Whoever was at work on one of these turns finds
-its id there and writes nothing: a request that was being answered, an outcome, a verdict, a step, a note, the gate's
-examples. What steps used stays in `trained`, as ids, so that a step never claims less than it was made of.
+All rows with a session's content are deleted in one transaction, which also writes the tombstones: a row in `deletions`
+(the user, the author, the extent, the versions that had learned from it; the session's name as a digest) and its turns'
+ids in `deleted_turns`. After a crash all of it is done or nothing. A loop at work on one of these turns finds its id
+there and writes nothing: a request being answered, an outcome, a verdict, a step, a note, the gate's examples. Turns
+that steps used stay in `trained`, as ids, so that a step's record of its turns stays complete.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _COUNTED = frozenset({"turns", "feedback", "endings", "outcomes", "verdicts", "d
 
 
 FORGOTTEN = "(a forgotten note)"
-"""what stands where the text of a note was"""
+"""replacement for a deleted note's text"""
 
 
 def digest(session: str) -> str:
-    """A session's name as it is kept after its deletion: enough to know it again, and not to read it."""
+    """Return a session's name as it is kept after its deletion: enough to recognise it, unreadable otherwise."""
     return hashlib.blake2b(session.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 class DeletionQueries(LedgerConnection):
-    """What would go with a session, and what has gone."""
+    """Queries for a session's deletion, before and after."""
 
     def deletion(self, session: str, user: str) -> Deletion | None:
-        """The newest deletion of a user's session, None if it was never deleted."""
+        """Return the newest deletion of a user's session, None if it was never deleted."""
         row = self.row(
             "SELECT turns, notes, trained, versions, at FROM deletions WHERE session = ? AND user = ?"
             " ORDER BY seq DESC LIMIT 1",
@@ -47,11 +47,11 @@ class DeletionQueries(LedgerConnection):
         return _to_deletion(row) if row else None
 
     def was_deleted(self, turn: str) -> bool:
-        """Whether a turn was deleted with its session."""
+        """Check if a turn was deleted with its session."""
         return self.row("SELECT 1 FROM deleted_turns WHERE turn = ?", turn) is not None
 
     def turns_of(self, session: str, user: str) -> list[str]:
-        """The ids of the turns that a session is deleted with; one that belongs to none yet goes by its own id."""
+        """Return the ids of the turns deleted with a session; an unassigned turn is its own session, by its id."""
         rows = self.rows(
             f"{SETTLED} UNION SELECT t.id, t.seq FROM turns t WHERE t.session = ?1 AND t.user = ?2"
             " UNION SELECT t.id, t.seq FROM turns t WHERE t.id = ?1 AND t.user = ?2 AND t.session IS NULL"
@@ -62,7 +62,7 @@ class DeletionQueries(LedgerConnection):
         return [row["id"] for row in rows]
 
     def deletable(self, turns: Sequence[str], user: str) -> Deletion:
-        """What goes where these turns of a user are deleted."""
+        """Return the extent of a deletion of these turns of a user."""
         notes = self._of(turns, "SELECT number FROM notes WHERE turn IN ({marks})", "number")
         steps = self._of(turns, "SELECT step FROM trained WHERE turn IN ({marks})", "step")
         rows = self.rows(f"SELECT {VERSION} FROM versions v ORDER BY v.number")
@@ -77,25 +77,25 @@ class DeletionQueries(LedgerConnection):
         )
 
     def _of(self, turns: Sequence[str], sql: str, column: str) -> list[int]:
-        found: list[int] = []
-        for some in batched(turns):
-            found += [row[column] for row in self.rows(sql.format(marks=", ".join("?" * len(some))), *some)]
-        return found
+        values: list[int] = []
+        for batch in batched(turns):
+            values += [row[column] for row in self.rows(sql.format(marks=", ".join("?" * len(batch))), *batch)]
+        return values
 
     def _rehearsed(self, turns: Sequence[str], notes: Sequence[int], user: str) -> Iterator[int]:
-        """The steps that rehearsed one of these notes, or any of the user's on prompts that may be of these turns."""
+        """Yield the steps that distilled these notes, or any of the user's on prompts that may be from these turns."""
         first = self.row("SELECT at FROM turns WHERE id = ?", turns[0]) if turns else None
-        own = {row["number"] for row in self.rows("SELECT number FROM notes WHERE user = ?", user)}
+        user_notes = {row["number"] for row in self.rows("SELECT number FROM notes WHERE user = ?", user)}
         for row in self.rows("SELECT note, step, evidence, at FROM rehearsals ORDER BY seq"):
             evidence = json.loads(row["evidence"])
-            taught = {row["note"], *evidence.get("replayed_notes", ())}
-            asked = bool(evidence.get("own_prompts")) and first is not None and row["at"] > first["at"]
-            if not taught.isdisjoint(notes) or (asked and not taught.isdisjoint(own)):
+            trained_notes = {row["note"], *evidence.get("replayed_notes", ())}
+            may_have_prompts = bool(evidence.get("own_prompts")) and first is not None and row["at"] > first["at"]
+            if not trained_notes.isdisjoint(notes) or (may_have_prompts and not trained_notes.isdisjoint(user_notes)):
                 yield row["step"]
 
 
 def learned_from(steps: Collection[int], versions: Sequence[Version]) -> list[int]:
-    """The versions, oldest first, that one of these steps made, and those that come from them."""
+    """Return the versions, oldest first, that these steps made, and their descendants."""
     learned: list[int] = []
     for version in versions:
         if version.step in steps or version.parent in learned:
@@ -104,13 +104,13 @@ def learned_from(steps: Collection[int], versions: Sequence[Version]) -> list[in
 
 
 def _clean(versions: Sequence[Version], learned: Collection[int]) -> int | None:
-    """The newest version to roll back to that has learned nothing of it."""
-    kept = [one.number for one in versions if one.number not in learned and one.state == "live"]
-    return max((number for number in kept if number < min(learned)), default=None)
+    """Return the newest version before them that has learned nothing from it, as a rollback target."""
+    clean = [version.number for version in versions if version.number not in learned and version.state == "live"]
+    return max((number for number in clean if number < min(learned)), default=None)
 
 
 def _to_deletion(row: Mapping[str, Any]) -> Deletion:
-    return Deletion(**(dict(row) | {name: _number(one) for name, one in json.loads(row["versions"]).items()}))
+    return Deletion(**(dict(row) | {name: _number(value) for name, value in json.loads(row["versions"]).items()}))
 
 
 def _number(value: Any) -> Any:
@@ -118,33 +118,35 @@ def _number(value: Any) -> Any:
 
 
 def purge(db: Database, turns: Sequence[str]) -> None:
-    """Delete every row of some turns, and leave their ids; inside a transaction that is alone as ``deletion``."""
+    """Delete every row of some turns and keep their ids; inside a transaction that is alone as ``deletion``."""
     _redact_examples(db, frozenset(turns))
-    for some in batched(turns):
-        marks = ", ".join("?" * len(some))
-        _forget_drops(db, some, marks)
+    for batch in batched(turns):
+        marks = ", ".join("?" * len(batch))
+        _forget_drops(db, batch, marks)
         notes = f"(SELECT number FROM notes WHERE turn IN ({marks}))"
-        db.execute(f"DELETE FROM note_changes WHERE note IN {notes}", some)
-        db.execute(f"DELETE FROM notes WHERE turn IN ({marks})", some)
+        db.execute(f"DELETE FROM note_changes WHERE note IN {notes}", batch)
+        db.execute(f"DELETE FROM notes WHERE turn IN ({marks})", batch)
         of_turns = f"(SELECT seq FROM turns WHERE id IN ({marks}))"
-        db.execute(f"DELETE FROM open_turns WHERE turn_seq IN {of_turns}", some)
+        db.execute(f"DELETE FROM open_turns WHERE turn_seq IN {of_turns}", batch)
         for table in _OF_TURN:
-            _delete(db, table, f"turn IN ({marks})", some)
-        _delete(db, "turns", f"id IN ({marks})", some)
-        db.executemany("INSERT INTO deleted_turns (turn) VALUES (?) ON CONFLICT DO NOTHING", [(one,) for one in some])
+            _delete(db, table, f"turn IN ({marks})", batch)
+        _delete(db, "turns", f"id IN ({marks})", batch)
+        db.executemany(
+            "INSERT INTO deleted_turns (turn) VALUES (?) ON CONFLICT DO NOTHING", [(turn,) for turn in batch]
+        )
 
 
 def purge_session(db: Database, session: str, user: str) -> None:
-    """Delete what is known of a session by its name alone."""
+    """Delete the rows that have only a session's name."""
     for table in ("endings", "session_rewards"):
         _delete(db, table, "session = ? AND user = ?", [session, user])
 
 
 def purge_note(db: Database, number: int) -> int:
-    """Delete a note and its text from every row; the number of prompts that it is taken out of.
+    """Delete a note and its text from every row; return the number of prompts that contained it.
 
-    The tokens of such a prompt spell the note, so one token stands for all of them. Training does not miss them: a turn
-    with a note in its prompt is learned from the prompt as the user sent it.
+    The tokens of such a prompt include the note's text, so one token replaces them all. Training does not need them: a
+    turn with a note in its prompt is learned from the prompt as the user sent it.
     """
     db.execute("DELETE FROM note_changes WHERE note = ?", (number,))
     db.execute("DELETE FROM notes WHERE number = ?", (number,))
@@ -155,8 +157,8 @@ def purge_note(db: Database, number: int) -> int:
             db.execute("UPDATE rehearsals SET evidence = ? WHERE seq = ?", (written, row["seq"]))
     prompted = [row for row in db.rows("SELECT seq, note FROM turns WHERE note IS NOT NULL") if _holds(row, number)]
     for row in prompted:
-        others = [other for other in json.loads(row["note"])["notes"] if other != number]
-        note = json.dumps({"text": FORGOTTEN, "notes": others})
+        remaining = [note_number for note_number in json.loads(row["note"])["notes"] if note_number != number]
+        note = json.dumps({"text": FORGOTTEN, "notes": remaining})
         values = (note, codec.pack_tokens((0,)), row["seq"])
         db.execute("UPDATE turns SET note = ?, prompt_tokens = ? WHERE seq = ?", values)
     return len(prompted)
@@ -175,7 +177,7 @@ def _delete(db: Database, table: str, where: str, values: Sequence[Any]) -> None
 
 
 def _forget_drops(db: Database, turns: Sequence[str], marks: str) -> None:
-    """Drops that are deleted are not counted by their reason any more."""
+    """Delete turns' drops from the counts by reason."""
     counted = f"SELECT stage, reason, count(*) AS n FROM drops WHERE turn IN ({marks}) GROUP BY stage, reason"
     for row in db.rows(counted, turns):
         db.execute(
@@ -185,37 +187,37 @@ def _forget_drops(db: Database, turns: Sequence[str], marks: str) -> None:
 
 
 def _redact_examples(db: Database, turns: frozenset[str]) -> None:
-    """Take out of the gate's evidence how versions answered these turns again."""
+    """Delete replayed answers to these turns from the gate's evidence."""
     of_turns = "SELECT seq, evidence FROM gate_decisions WHERE evidence LIKE ? OR evidence LIKE ?"
     for row in db.rows(of_turns, ('%"turn": "%', '%"leans": {"%')):
         evidence = json.loads(row["evidence"])
-        kept = without_turns(evidence, turns)
-        if kept != evidence:
-            written = codec.json_text(kept)
+        redacted = without_turns(evidence, turns)
+        if redacted != evidence:
+            written = codec.json_text(redacted)
             db.execute("UPDATE gate_decisions SET evidence = ? WHERE seq = ?", (written, row["seq"]))
 
 
 def turns_of(evidence: Mapping[str, Any]) -> list[str]:
-    """The turns that the gate's evidence has examples or figures of."""
-    examples = [one["turn"] for one in evidence.get("examples", ()) if one.get("turn")]
+    """Return the turns in the gate's evidence, from its examples and figures."""
+    examples = [example["turn"] for example in evidence.get("examples", ()) if example.get("turn")]
     return [*examples, *evidence.get("best", {}).get("leans", ())]
 
 
 def without_turns(evidence: Mapping[str, Any], turns: Collection[str]) -> dict[str, Any]:
-    """The gate's evidence without the examples and the figures that are of some turns."""
-    kept = dict(evidence)
+    """Return the gate's evidence without the examples and figures from some turns."""
+    redacted = dict(evidence)
     if "examples" in evidence:
-        kept["examples"] = [one for one in evidence["examples"] if one.get("turn") not in turns]
+        redacted["examples"] = [example for example in evidence["examples"] if example.get("turn") not in turns]
     if "best" in evidence:
         leans = {turn: lean for turn, lean in evidence["best"]["leans"].items() if turn not in turns}
-        kept["best"] = {**evidence["best"], "leans": leans}
-    return kept
+        redacted["best"] = {**evidence["best"], "leans": leans}
+    return redacted
 
 
 def stragglers(db: Database, sessions: Mapping[str, str]) -> set[str]:
-    """Those of some turns, by the session that each turned out to be of, that are of one deleted since they began.
+    """Return the turns, given with their sessions, whose session was deleted after the turns began.
 
-    What was imported was put there by a person and is none.
+    Imported turns are excluded: a person put them there.
     """
     if db.row("SELECT 1 FROM deletions LIMIT 1") is None:
         return set()

@@ -1,8 +1,7 @@
-"""Standing notes in the ledger: the notes, each change of their state, and the switch of each user.
+"""Standing notes in the ledger: the notes, each change to their state, and each user's switch.
 
-Three loops and people change notes, each for a reason of its own: who judges makes them, who trains retires them, whose
-they are edits them. So any process may write these tables, as it may write a request; every write reads what it changes
-inside its own transaction.
+Three authors change notes: the judge creates them, training retires them, their users edit them. So any process may
+write these tables, like requests; every write reads its rows inside its own transaction.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from openclaw_rl.types import Note, NoteAuthor, NoteChange, NoteKind, NoteState,
 
 T = TypeVar("T")
 
-_VERDICTS, _FEEDBACK = "note verdicts", "note feedback"  # the cursors of whoever makes notes of them
+_VERDICTS, _FEEDBACK = "note verdicts", "note feedback"  # cursors of the process that makes notes from them
 _NOTE = (
     "n.number, n.user, n.kind, n.text, n.vague, n.turn, n.at, c.state, c.replaced_by FROM notes n JOIN note_changes c"
     " ON c.seq = (SELECT max(seq) FROM note_changes WHERE note = n.number)"
@@ -30,27 +29,27 @@ _NOTE = (
 
 
 class NoteQueries(LedgerConnection):
-    """What is known of standing notes."""
+    """Queries about standing notes."""
 
     def note(self, number: int) -> Note:
-        """A note by its number, in its present state."""
+        """Return the note with this number, in its present state."""
         row = self.row(f"SELECT {_NOTE} WHERE n.number = ?", number)
         if row is None:
             raise NotInLedger(f"there is no note {number}", remedy="'openclaw-rl notes' lists them")
         return _to_note(row)
 
     def notes(self, user: str | None = None) -> list[Note]:
-        """All notes of a user, or of everybody, whatever their state; oldest first."""
+        """Return all notes, a user's or all users', whatever their state; oldest first."""
         if user is None:
             return [_to_note(row) for row in self.rows(f"SELECT {_NOTE} ORDER BY n.number")]
         return [_to_note(row) for row in self.rows(f"SELECT {_NOTE} WHERE n.user = ? ORDER BY n.number", user)]
 
     def notes_of_turn(self, turn: str) -> list[Note]:
-        """The notes that the verdict of a turn gave."""
+        """Return the notes that a turn's verdict produced."""
         return [_to_note(row) for row in self.rows(f"SELECT {_NOTE} WHERE n.turn = ? ORDER BY n.number", turn)]
 
     def note_changes(self, number: int) -> list[NoteChange]:
-        """Each change of a note's state, oldest first."""
+        """Return each change to a note's state, oldest first."""
         rows = self.rows(
             "SELECT note, state, author AS by, reason, replaced_by, at FROM note_changes WHERE note = ? ORDER BY seq",
             number,
@@ -58,12 +57,12 @@ class NoteQueries(LedgerConnection):
         return [NoteChange(**dict(row)) for row in rows]
 
     def last_note_change(self) -> int:
-        """The number of the newest change of any note: where it is as before, so are all notes."""
+        """Return the number of the newest note change: if it is the same, no note has changed."""
         row = self.row("SELECT max(seq) AS seq FROM note_changes")
         return (row["seq"] if row else None) or 0
 
     def rehearsals(self, note: int | None = None) -> list[Rehearsal]:
-        """Each rehearsal of a note, or of all notes, oldest first."""
+        """Return each prompt distillation of a note, or of all notes, oldest first."""
         where, values = ("WHERE note = ?", (note,)) if note is not None else ("", ())
         rows = self.rows(f"SELECT note, step, learned, evidence, at FROM rehearsals {where} ORDER BY seq", *values)
         return [
@@ -72,21 +71,21 @@ class NoteQueries(LedgerConnection):
         ]
 
     def rehearsal_of(self, step: int) -> Rehearsal | None:
-        """The rehearsal that was a step, None for one of turns."""
+        """Return the prompt distillation in a step, None for a step on turns."""
         row = self.row("SELECT note FROM rehearsals WHERE step = ?", step)
-        return next((one for one in self.rehearsals(row["note"]) if one.step == step), None) if row else None
+        return next((entry for entry in self.rehearsals(row["note"]) if entry.step == step), None) if row else None
 
     def notes_enabled(self, user: str) -> bool:
-        """Whether a user's notes go into the user's prompts: so unless the user switched them off."""
+        """Check if a user's notes are put into prompts: yes unless the user switched them off."""
         row = self.row("SELECT enabled FROM note_switches WHERE user = ? ORDER BY seq DESC LIMIT 1", user)
         return row is None or bool(row["enabled"])
 
 
 class NotesLedger(SharedWriter, NoteQueries):
-    """The ledger as notes are written to it, by any process."""
+    """The ledger's writer for notes, in any process."""
 
     def atomically(self, work: Callable[[], T]) -> T:
-        """What ``work`` returns; all that it reads and writes of notes is of one moment."""
+        """Return the result of ``work``; it reads and writes notes as at one moment."""
         with self.writing(alone="notes"):
             return work()
 
@@ -102,7 +101,7 @@ class NotesLedger(SharedWriter, NoteQueries):
         reason: str,
         state: NoteState = "in force",
     ) -> int:
-        """Write a note in its first state; its number. To be called inside `atomically`."""
+        """Write a note in its first state; return its number. Call it inside `atomically`."""
         now = time.time()
         row = {"user": user, "kind": kind, "text": text, "vague": vague, "turn": turn, "at": now}
         number = self.db.insert_numbered("notes", row, key="number")
@@ -112,19 +111,19 @@ class NotesLedger(SharedWriter, NoteQueries):
     def insert_change(
         self, number: int, state: NoteState, *, by: NoteAuthor, reason: str, replaced_by: int | None = None
     ) -> None:
-        """Write a change of a note's state. To be called inside `atomically`."""
+        """Write a change to a note's state. Call it inside `atomically`."""
         row = {"note": number, "state": state, "author": by, "reason": reason, "replaced_by": replaced_by}
         self.db.insert("note_changes", row | {"at": moment(self, number, time.time())})
 
     def insert_switch(self, user: str, enabled: bool, reason: str) -> None:
-        """Write that a user's notes are put into prompts or not. To be called inside `atomically`."""
+        """Write that a user's notes are put into prompts or not. Call it inside `atomically`."""
         self.db.insert("note_switches", {"user": user, "enabled": enabled, "reason": reason, "at": time.time()})
 
     def new_hints(self, limit: int) -> list[GivenHints]:
-        """The hints of verdicts that no note was made of yet, oldest first.
+        """Return verdicts' hints that have not been made into notes yet, oldest first.
 
-        Only those of main turns that may be trained on count: who keeps a turn out of training has nothing made of
-        it, and a record that was imported is of other conversations.
+        Only main turns that may be trained on count: a turn kept out of training produces no notes, and an imported
+        record is from other conversations.
         """
         rows = self.rows(
             "SELECT v.seq, v.turn, t.user, v.hints, t.trainable AND coalesce(o.kind = 'main', false)"
@@ -137,9 +136,9 @@ class NotesLedger(SharedWriter, NoteQueries):
         return [_to_hints(row) for row in rows]
 
     def new_remarks(self, limit: int) -> list[GivenRemark]:
-        """What people said outright of their turns and no note was made of yet, oldest first; none of an environment.
+        """Return feedback on turns that has not been made into notes yet, oldest first; none from environments.
 
-        A verdict waits for what comes after a turn; who says outright what would have been better need not wait.
+        A verdict waits for the messages after a turn; an inline feedback command takes effect without waiting.
         """
         read = self.cursor(_FEEDBACK)
         rows = self.rows(
@@ -153,7 +152,7 @@ class NotesLedger(SharedWriter, NoteQueries):
         return [_to_remark(row) for row in rows]
 
     def took(self, *, verdict: int | None = None, feedback: int | None = None) -> None:
-        """Notes were made of all verdicts and all feedback up to these. To be called inside `atomically`."""
+        """Record that all verdicts and feedback up to these were made into notes. Call it inside `atomically`."""
         if verdict is not None:
             self.low[_VERDICTS] = verdict
         if feedback is not None:
@@ -162,7 +161,7 @@ class NotesLedger(SharedWriter, NoteQueries):
 
 
 def moment(ledger: LedgerConnection, note: int, now: float) -> float:
-    """``now``, or just after the newest row of a note where the clock was set back: its rows are compared by time."""
+    """Return ``now``, or just after the note's newest row if the clock was set back: rows are compared by time."""
     row = ledger.row(
         "SELECT max(at) AS at FROM (SELECT at FROM note_changes WHERE note = ?1"
         " UNION ALL SELECT at FROM rehearsals WHERE note = ?1) AS times",

@@ -1,8 +1,8 @@
 """The ledger in a PostgreSQL database: for several gateways, and for loops on several machines.
 
-A writer's place is an advisory lock of its connection, which the server lets go when the connection ends, however it
-ends. Gateways have a place each. A connection that was lost is made anew; a loop is told of it first, since the server
-may have lost what was committed last, and with it what the loop remembers.
+A writer's role is an advisory lock on its connection, which the server releases when the connection ends, for any
+reason. Each gateway has its own. A lost connection is made anew; a loop gets an error first, since the server may have
+lost the newest commits, which the loop's memory is based on.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from openclaw_rl.store.troubles import PRIVATE_DIRECTORY, file_errors
 T = TypeVar("T")
 
 PATIENCE: Final = 10.0
-"""seconds for which a gateway waits for a server that is away, before a turn has to wait in memory"""
+"""seconds for which a gateway waits for an unreachable server, before a turn has to wait in memory"""
 
 _LAYOUT_LOCK: Final = 51
 _ROLES: Final = {"import": 1, "collect": 2, "judge": 3, "train": 4}
@@ -52,12 +52,12 @@ _ALONE: Final = {
     "judged": (63,),
     "deletion": (60, 61, 62, 63, ORDER_LOCK),
 }
-"""the locks of a transaction that runs alone, in the order in which all of them are taken; nothing is written beside a
-deletion: the lock on the order of rows keeps the tables out that several processes write"""
+"""the locks for a transaction that runs alone, in their locking order; during a deletion nothing else is written: the
+lock on the order of rows blocks the tables that several processes write"""
 _SHARED: Final = frozenset({"turns", "feedback", "endings", "session_rewards", "requests"})
 """tables that several processes write at once"""
 _LOOPS: Final = frozenset({"collect", "judge", "train"})
-"""writers that remember what they read"""
+"""writers that keep state from their reads"""
 _ALIVE: Final = {
     "connect_timeout": "10",
     "keepalives": "1",
@@ -66,14 +66,14 @@ _ALIVE: Final = {
     "keepalives_count": "3",
     "tcp_user_timeout": "15000",
 }
-"""a server that is gone is missed within some seconds"""
+"""an unreachable server is noticed within some seconds"""
 _HOLDERS: Final = (
     "SELECT a.pid, a.application_name, extract(epoch FROM a.backend_start)::float8 AS since FROM pg_locks l"
     " JOIN pg_stat_activity a ON a.pid = l.pid JOIN pg_database d ON d.oid = l.database"
     " WHERE l.locktype = 'advisory' AND l.granted AND d.datname = current_database() AND l.pid != pg_backend_pid()"
     f" AND l.classid = {APPLICATION_ID}"
 )
-_NOTHING: Final = "nothing has to be done: the loop reads what it remembers anew"
+_NOTHING: Final = "no action is needed: the loop reads its state again"
 _ORPHANS: Final = (
     "SELECT 'an outcome' AS what, turn FROM outcomes x WHERE NOT EXISTS (SELECT 1 FROM turns t WHERE t.id = x.turn)"
     " UNION ALL SELECT 'a verdict', turn FROM verdicts x WHERE NOT EXISTS (SELECT 1 FROM turns t WHERE t.id = x.turn)"
@@ -83,11 +83,11 @@ _ORPHANS: Final = (
 
 
 def connect(place: ServerPlace, *, name: str) -> psycopg.Connection[Row]:
-    """A connection in which each statement is a transaction, unless one is begun."""
+    """Open a connection in which each statement is a transaction, unless one is begun."""
     with connection_errors(place):
-        given = {key: value for key, value in conninfo_to_dict(place.url).items() if value is not None}
+        options = {key: value for key, value in conninfo_to_dict(place.url).items() if value is not None}
         connection: psycopg.Connection[Row] = psycopg.connect(
-            **{**_ALIVE, **given, "application_name": name},  # type: ignore[arg-type]
+            **{**_ALIVE, **options, "application_name": name},  # type: ignore[arg-type]
             autocommit=True,
             row_factory=dict_row,
             cursor_factory=RawCursor,
@@ -97,7 +97,7 @@ def connect(place: ServerPlace, *, name: str) -> psycopg.Connection[Row]:
 
 
 def _in_words(holder: Row) -> str:
-    """Who holds a writer's place."""
+    """Describe the process that holds a writer's role."""
     words = holder["application_name"].split(" ", 4)
     if len(words) < 5:
         return f"a program that calls itself {holder['application_name']!r}"
@@ -111,7 +111,7 @@ class PostgresDatabase(Database):
     def __init__(
         self, place: ServerPlace, access: Access, *, role: str | None = None, migrations: Sequence[str] | None = None
     ) -> None:
-        """``role``: the writer whose place it holds until it is closed."""
+        """``role``: the writer role that it holds until it is closed."""
         self.place = place
         self._slot = 1
         self._access, self._role = access, role
@@ -135,14 +135,14 @@ class PostgresDatabase(Database):
     def _begin_session(self, migrations: Sequence[str]) -> None:
         newest = FIRST_LAYOUT + len(migrations) - 1
         with postgres_errors(self.place):
-            found = self._layout()
-            self._refuse(found, newest)
+            current = self._layout()
+            self._refuse(current, newest)
             self._set_up()
-            if self._access == "write" and found != newest:
+            if self._access == "write" and current != newest:
                 self._migrate(migrations)
 
     def _layout(self) -> int | None:
-        """How far the ledger's layout is; None where there is no ledger."""
+        """Return the ledger's layout number; None without a ledger."""
         if self._value("SELECT to_regclass('ledger_layout') IS NOT NULL"):
             return int(self._value("SELECT layout FROM ledger_layout"))
         return None
@@ -164,8 +164,8 @@ class PostgresDatabase(Database):
             )
 
     def _set_up(self) -> None:
-        """What a session needs, the first one and each that follows it."""
-        self._run("SET idle_in_transaction_session_timeout = '10s'")  # nobody waits long for a writer that hangs
+        """Set up a session, the first or a later one."""
+        self._run("SET idle_in_transaction_session_timeout = '10s'")  # a hanging writer blocks others only this long
         if self._access == "read":
             self._run("SET default_transaction_read_only = on")
             return
@@ -178,8 +178,8 @@ class PostgresDatabase(Database):
         try:
             with self.transaction():
                 self._run(f"SELECT pg_advisory_xact_lock({APPLICATION_ID}, {_LAYOUT_LOCK})")
-                found = self._layout()  # another process may have done it meanwhile
-                for script in migrations[0 if found is None else found - FIRST_LAYOUT + 1 :]:
+                current = self._layout()  # another process may have migrated it meanwhile
+                for script in migrations[0 if current is None else current - FIRST_LAYOUT + 1 :]:
                     self.connection.execute(script.encode())
                 self._run(f"UPDATE ledger_layout SET layout = {FIRST_LAYOUT + len(migrations) - 1}")
         except (psycopg.errors.DuplicateTable, psycopg.errors.DuplicateFunction) as error:
@@ -192,15 +192,15 @@ class PostgresDatabase(Database):
 
     def _take_place(self, role: str) -> None:
         if role == "serve":
-            wanted = _GATEWAYS[self._slot - 1]
-            self._slot = next(n - 100 for n in (wanted, *_GATEWAYS) if self._locked(n))
+            preferred = _GATEWAYS[self._slot - 1]
+            self._slot = next(n - 100 for n in (preferred, *_GATEWAYS) if self._locked(n))
             return
         if self._locked(_ROLES[role]):
             return
         holder = self._held_by(_ROLES[role])
-        who = _in_words(holder) if holder else "it has ended by now"
+        description = _in_words(holder) if holder else "it has already ended"
         raise LedgerHeld(
-            f"another process already writes as {role!r} to {self.place}: {who}",
+            f"another process already writes as {role!r} to {self.place}: {description}",
             remedy="stop that process, or give this one another database (store.url)",
         )
 
@@ -210,7 +210,7 @@ class PostgresDatabase(Database):
         holder = self._held_by(number)
         if holder is None or holder["application_name"] != self._name:
             return False
-        self._run(f"SELECT pg_terminate_backend({holder['pid']}, 5000)")  # ours, and the server has not missed it yet
+        self._run(f"SELECT pg_terminate_backend({holder['pid']}, 5000)")  # our own, lost unnoticed by the server
         return bool(self._value(f"SELECT pg_try_advisory_lock({APPLICATION_ID}, {number})"))
 
     def _held_by(self, number: int) -> Row | None:
@@ -227,7 +227,7 @@ class PostgresDatabase(Database):
         return self.connection.closed and not self._closed
 
     def _resume(self) -> bool:
-        """Make the connection anew where it was lost, with some patience for a gateway's server; whether it was."""
+        """Reconnect if the connection was lost, retrying for a gateway; return True if it was."""
         before = self.generation
         while self.lost:
             try:
@@ -247,9 +247,14 @@ class PostgresDatabase(Database):
         return self.generation != before
 
     def _tried_again(self, work: Callable[[], T]) -> T:
-        """What ``work`` gives, which changes nothing; once more where the connection was lost and nobody minds."""
+        """Return the result of ``work``, which only reads.
+
+        A lost connection is made anew and ``work`` is retried, except inside a transaction and in a loop.
+        """
         if self._resume() and self._role in _LOOPS:
-            raise LedgerDown(f"{self.place} was away for a while", why="the server was away", remedy=_NOTHING)
+            raise LedgerDown(
+                f"{self.place} was unreachable for a while", why="the server was unreachable", remedy=_NOTHING
+            )
         try:
             with postgres_errors(self.place):
                 return work()
@@ -274,8 +279,8 @@ class PostgresDatabase(Database):
         return self.connection.execute(translated(sql), values, binary=True)
 
     def _value(self, sql: str) -> Any:
-        found = self._run(sql).fetchone()
-        return next(iter(found.values())) if found else None
+        row = self._run(sql).fetchone()
+        return next(iter(row.values())) if row else None
 
     @contextmanager
     def transaction(self, *, alone: str | None = None) -> Iterator[None]:
@@ -289,7 +294,7 @@ class PostgresDatabase(Database):
                 yield
                 self._run("COMMIT")
         except BaseException:
-            with suppress(psycopg.Error):  # where the connection is gone, so is the transaction
+            with suppress(psycopg.Error):  # a lost connection has no transaction
                 self._run("ROLLBACK")
             raise
         finally:
@@ -304,14 +309,14 @@ class PostgresDatabase(Database):
             yield
         finally:
             self._inside = False
-            with suppress(psycopg.Error):  # where the connection is gone, so is the snapshot
+            with suppress(psycopg.Error):  # a lost connection has no snapshot
                 self._run("ROLLBACK")
 
     def _notify(self) -> None:
-        """Wake the loops that wait for what was written. In a transaction of its own: notices are sent one by one."""
+        """Wake the loops that wait, in a transaction of its own: commits with notices are serialised."""
         tables = ",".join(sorted(self._touched & WATCHED))
         if tables:
-            with suppress(psycopg.Error):  # it is written; who was not woken looks by itself before long
+            with suppress(psycopg.Error):  # the rows are written; a loop that was not woken polls before long
                 self._run("SELECT pg_notify(?, ?)", (CHANNEL, tables))
 
     def execute(self, sql: str, values: Sequence[Any] = ()) -> None:
@@ -330,28 +335,28 @@ class PostgresDatabase(Database):
 
     def insert_numbered(self, table: str, row: Mapping[str, Any], *, key: str) -> int:
         self._touched.add(table)
-        [found] = self._run(f"{insertion(table, row)} RETURNING {key}", tuple(row.values())).fetchall()
-        return int(found[key])
+        [inserted] = self._run(f"{insertion(table, row)} RETURNING {key}", tuple(row.values())).fetchall()
+        return int(inserted[key])
 
     def horizon(self, table: str, after: int) -> int:
         if table not in _SHARED:
-            return ALL  # its one writer commits in the order of its numbers
-        found = self.row("SELECT ledger_horizon(?, ?) AS n", (table, after))
-        return int(found["n"]) if found else after
+            return ALL  # its only writer commits in the order of its numbers
+        row = self.row("SELECT ledger_horizon(?, ?) AS n", (table, after))
+        return int(row["n"]) if row else after
 
     def count(self, table: str) -> int:
-        found = self.row(f"SELECT count(*) AS n FROM {table}")
-        return int(found["n"]) if found else 0
+        row = self.row(f"SELECT count(*) AS n FROM {table}")
+        return int(row["n"]) if row else 0
 
     def removed(self, table: str, count: int) -> None:
         pass  # its rows are counted one by one
 
     def last_number(self, table: str, key: str) -> int:
         [row] = self.rows(f"SELECT pg_get_serial_sequence('{table}', '{key}') AS name")
-        [found] = self.rows(
+        [sequence] = self.rows(
             f"SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END AS n FROM {row['name']}"
         )
-        return int(found["n"])
+        return int(sequence["n"])
 
     def continue_numbers(self, table: str, key: str, *, after: int) -> None:
         sequence = f"pg_get_serial_sequence('{table}', '{key}')"
@@ -365,15 +370,15 @@ class PostgresDatabase(Database):
         self._sync = sync
         with postgres_errors(self.place):
             level = self._value("SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit'")
-            wanted = "off" if sync == "normal" else "on" if level == "off" else level
-            self._run(f"SET synchronous_commit = {wanted}")
+            setting = "off" if sync == "normal" else "on" if level == "off" else level
+            self._run(f"SET synchronous_commit = {setting}")
 
     def faults(self) -> list[str]:
         return [f"{row['what']} of turn {row['turn']}, which is not there" for row in self.rows(_ORPHANS)]
 
     def size(self) -> int:
-        found = self.row("SELECT pg_database_size(current_database()) AS bytes")
-        return int(found["bytes"]) if found else 0
+        row = self.row("SELECT pg_database_size(current_database()) AS bytes")
+        return int(row["bytes"]) if row else 0
 
     def close(self) -> None:
         self._closed = True

@@ -1,4 +1,4 @@
-"""Statements and texts as PostgreSQL wants them."""
+"""Statements, texts and errors, converted between the ledger and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ESCAPE: Final = "\x1a"
 
 @lru_cache(maxsize=1024)
 def translated(sql: str) -> bytes:
-    """A statement with ``$1`` for ``?`` and ``?1``, and ``user``, which is a word of PostgreSQL's own, in quotes.
+    """Return a statement with ``$1`` for ``?`` and ``?1``, and ``user``, a reserved word in PostgreSQL, in quotes.
 
     >>> translated("SELECT 1 FROM turns t WHERE t.user = ? AND note != '?' AND seq > ?")
     b'SELECT 1 FROM turns t WHERE t."user" = $1 AND note != \\'?\\' AND seq > $2'
@@ -44,7 +44,7 @@ def translated(sql: str) -> bytes:
 
 
 def escaped(text: str) -> str:
-    """A text that PostgreSQL takes, which is any but one with a zero character; `unescaped` gives it back.
+    """Escape a text for PostgreSQL, which accepts all texts except those with a zero character; see `unescaped`.
 
     >>> escaped("as it is"), unescaped(escaped("a zero \\0 and the mark \\x1a")) == "a zero \\0 and the mark \\x1a"
     ('as it is', True)
@@ -55,10 +55,10 @@ def escaped(text: str) -> str:
 
 
 def unescaped(text: str) -> str:
-    """The text that `escaped` was given."""
+    """Return the original text of `escaped`."""
     if _ESCAPE not in text:
         return text
-    return re.sub(f"{_ESCAPE}(.)", lambda found: "\0" if found[1] == "0" else _ESCAPE, text, flags=re.DOTALL)
+    return re.sub(f"{_ESCAPE}(.)", lambda match: "\0" if match[1] == "0" else _ESCAPE, text, flags=re.DOTALL)
 
 
 class _TextDumper(StrDumperUnknown):
@@ -74,12 +74,12 @@ class _TextLoader(Loader):
 
 
 def register_texts(connection: Connection[Any]) -> None:
-    """Let every text of a connection come and go as it is."""
+    """Register converters that keep every text on a connection unchanged."""
     connection.adapters.register_dumper(str, _TextDumper)
     connection.adapters.register_loader("text", _TextLoader)
 
 
-# Errors of PostgreSQL as errors of our own: what, where, and what to do.
+# PostgreSQL errors as ledger errors, with cause, place and remedy.
 
 _RUNNING: Final = "see that the server runs and that store.url names its host and port"
 _RIGHT: Final = "give the role of store.url the right to create and write tables in that database"
@@ -88,7 +88,7 @@ _WAIT: Final = "wait until it is back; nothing has to be done here"
 
 _REFUSED: Final[tuple[tuple[str, str, str], ...]] = (
     ("password", "the password is wrong or missing", "give it in store.url, in PGPASSWORD or in ~/.pgpass"),
-    ("pg_hba.conf", "the server lets nobody in from here", "add a line for this host and role to its pg_hba.conf"),
+    ("pg_hba.conf", "the server refuses this host", "add a line for this host and role to its pg_hba.conf"),
     ("database system is", "the server is starting or stopping", _WAIT),
     ("too many clients", "the server has no connection left", "raise its max_connections"),
     ("connection slots", "the server has no connection left", "raise its max_connections"),
@@ -98,7 +98,7 @@ _REFUSED: Final[tuple[tuple[str, str, str], ...]] = (
     ("resolve", "the host is not known", "name another one in store.url"),
     ("SSL", "server and client do not agree on encryption", "set sslmode in store.url as the server wants it"),
 )
-"""words in what the server says while it refuses a connection, in the order in which they decide"""
+"""words in the server's message when it refuses a connection, in order of precedence"""
 
 _DOWN: Final[tuple[tuple[type[psycopg.Error], str, str], ...]] = (
     (errors.DiskFull, "there is no room left for it", _ROOM),
@@ -114,7 +114,7 @@ _DOWN: Final[tuple[tuple[type[psycopg.Error], str, str], ...]] = (
 
 @contextmanager
 def postgres_errors(place: object) -> Iterator[None]:
-    """What psycopg raises inside, as an error of the ledger; mistakes in our own SQL stay what they are."""
+    """Raise psycopg errors inside as ledger errors; mistakes in our own SQL stay as they are."""
     try:
         yield
     except errors.UniqueViolation as error:
@@ -131,13 +131,13 @@ def postgres_errors(place: object) -> Iterator[None]:
 
 @contextmanager
 def connection_errors(place: object) -> Iterator[None]:
-    """What psycopg raises while it connects, as LedgerDown with the remedy."""
+    """Raise psycopg errors during a connection as LedgerDown with the remedy."""
     try:
         yield
     except psycopg.Error as error:
-        said = str(error)
+        text = str(error)
         for words, why, remedy in _REFUSED:
-            if (words in said and "FATAL" in said) or (words in ("translate host", "resolve") and words in said):
+            if (words in text and "FATAL" in text) or (words in ("translate host", "resolve") and words in text):
                 raise _down(place, error, why, remedy) from error
         raise _down(place, error, "the server cannot be reached", _RUNNING) from error
 
@@ -147,6 +147,6 @@ def _down(place: object, error: psycopg.Error, why: str, remedy: str) -> LedgerD
 
 
 def _line(error: psycopg.Error) -> str:
-    """What the server says first; of a connection that failed, why it did."""
-    said = error.diag.message_primary or next(iter(str(error).splitlines()), "")
-    return said.rpartition("failed: ")[2].strip() or type(error).__name__
+    """Return the server's first line; for a failed connection, its cause."""
+    text = error.diag.message_primary or next(iter(str(error).splitlines()), "")
+    return text.rpartition("failed: ")[2].strip() or type(error).__name__

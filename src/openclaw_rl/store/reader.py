@@ -16,22 +16,22 @@ from openclaw_rl.store.rows import UNTRAINED, VERSION, to_version
 from openclaw_rl.store.turns import TurnQueries
 from openclaw_rl.types import Baseline, DropReason, Step, Version, VersionState
 
-# Queries about steps and versions, the gate's decisions on them, and what people ask of them.
+# Queries about steps, versions, the gate's decisions on them, and users' requests.
 
 
 class VersionQueries(LedgerConnection):
-    """What is known of steps and versions."""
+    """Queries about steps and versions."""
 
     def step(self, number: int) -> Step:
-        """A step by its number."""
+        """Return the step with this number."""
         row = self.row("SELECT metrics, seconds, skipped, baselines, at FROM steps WHERE number = ?", number)
         if row is None:
             raise missing("step", str(number))
         trained = self.rows("SELECT turn, part FROM trained WHERE step = ? ORDER BY turn", number)
         return Step(
             number=number,
-            turns=tuple(each["turn"] for each in trained),
-            parts={each["turn"]: json.loads(each["part"]) for each in trained if each["part"] != "{}"},
+            turns=tuple(part["turn"] for part in trained),
+            parts={part["turn"]: json.loads(part["part"]) for part in trained if part["part"] != "{}"},
             metrics=json.loads(row["metrics"]),
             seconds=row["seconds"],
             skipped=row["skipped"],
@@ -40,54 +40,54 @@ class VersionQueries(LedgerConnection):
         )
 
     def last_step(self) -> Step | None:
-        """The newest step, None before the first."""
+        """Return the newest step, None before the first."""
         row = self.row("SELECT number FROM steps ORDER BY number DESC LIMIT 1")
         return self.step(row["number"]) if row else None
 
     def steps_after(self, number: int, limit: int) -> list[int]:
-        """The numbers of the steps after ``number``, oldest first."""
+        """Return the numbers of the steps after ``number``, oldest first."""
         rows = self.rows("SELECT number FROM steps WHERE number > ? ORDER BY number LIMIT ?", number, limit)
         return [row["number"] for row in rows]
 
     def made_by(self, step: int) -> Version | None:
-        """The version that a step made, None if it made none."""
+        """Return the version that a step made, None if it made none."""
         row = self.row(f"SELECT {VERSION} FROM versions v WHERE v.step = ? ORDER BY v.number LIMIT 1", step)
         return to_version(row, self.root) if row else None
 
     def version(self, number: int) -> Version:
-        """A version by its number, in its present state."""
+        """Return the version with this number, in its present state."""
         row = self.row(f"SELECT {VERSION} FROM versions v WHERE v.number = ?", number)
         if row is None:
             raise missing("version", str(number))
         return to_version(row, self.root)
 
     def versions(self) -> list[Version]:
-        """All versions, oldest first."""
+        """Return all versions, oldest first."""
         return [to_version(row, self.root) for row in self.rows(f"SELECT {VERSION} FROM versions v ORDER BY v.number")]
 
     def last_live(self) -> int | None:
-        """The number of the version that became live last, None before the first."""
+        """Return the number of the version that became live last, None before the first."""
         row = self.row("SELECT version FROM states WHERE state = 'live' ORDER BY seq DESC LIMIT 1")
         return row["version"] if row else None
 
     def live_history(self) -> list[LiveSince]:
-        """Each version that became live, and when, oldest first."""
+        """Return each version that became live, with the time, oldest first."""
         rows = self.rows("SELECT version, at FROM states WHERE state = 'live' ORDER BY seq")
         return [LiveSince(**dict(row)) for row in rows]
 
     def history(self, version: int) -> list[StateChange]:
-        """Each change of a version's state, oldest first."""
+        """Return each change to a version's state, oldest first."""
         rows = self.rows("SELECT state, reason, at FROM states WHERE version = ? ORDER BY seq", version)
         return [StateChange(**dict(row)) for row in rows]
 
     def ever(self, state: VersionState) -> set[int]:
-        """The numbers of versions that were in a state once, whatever became of them since."""
+        """Return the numbers of versions that ever had a state."""
         return {row["version"] for row in self.rows("SELECT DISTINCT version FROM states WHERE state = ?", state)}
 
     # --- the gate's decisions ---
 
     def gate_decisions(self, version: int) -> list[GateDecision]:
-        """Every decision of the gate on a version, oldest first."""
+        """Return the gate's decisions on a version, oldest first."""
         rows = self.rows(
             "SELECT version, against, decision, reason, evidence, seconds, at FROM gate_decisions WHERE version = ?"
             " ORDER BY seq",
@@ -96,21 +96,21 @@ class VersionQueries(LedgerConnection):
         return [GateDecision(**{**dict(row), "evidence": json.loads(row["evidence"])}) for row in rows]
 
     def replays(self, turn: str) -> list[GateDecision]:
-        """The decisions that show how a candidate answered a turn's prompt again, oldest first."""
+        """Return the decisions that contain a candidate's new answer to a turn's prompt, oldest first."""
         rows = self.rows(
             "SELECT DISTINCT version FROM gate_decisions WHERE evidence LIKE ? ORDER BY version",
             f'%"turn": "{turn}"%',
         )
         return [decision for row in rows for decision in self.gate_decisions(row["version"])]
 
-    # --- what people requested ---
+    # --- users' requests ---
 
     def pinned(self) -> set[int]:
-        """The versions that a person pinned and has not unpinned since."""
+        """Return the versions that are pinned."""
         return {row["version"] for row in self._pins("version")}
 
     def pinned_turns(self) -> list[str]:
-        """The turns that a person pinned and has not unpinned since, in the order of pinning."""
+        """Return the turns that are pinned, in the order of pinning."""
         return [row["turn"] for row in self._pins("turn")]
 
     def _pins(self, column: Literal["version", "turn"]) -> list[Row]:
@@ -121,40 +121,40 @@ class VersionQueries(LedgerConnection):
         )
 
     def paused(self) -> str | None:
-        """Why training is paused, None if it is not: the newest request of a person or of the alarms counts."""
+        """Return why training is paused, None if it is not: the newest request by a person or an alarm counts."""
         row = self.row(
             "SELECT command, reason FROM requests WHERE command IN ('pause', 'resume') ORDER BY seq DESC LIMIT 1"
         )
         return str(row["reason"]) if row and row["command"] == "pause" else None
 
     def carried_out(self, request: int) -> bool:
-        """Whether the train loop is done with a request."""
+        """Check if the train loop has finished a request."""
         row = self.row("SELECT seq FROM cursors WHERE name = 'requests'")
         return row is not None and row["seq"] >= request
 
     def version_of_request(self, request: int) -> Version | None:
-        """The version that a request for a rollback made, None if it made none."""
+        """Return the version that a rollback request made, None if it made none."""
         row = self.row(f"SELECT {VERSION} FROM versions v WHERE v.request = ?", request)
         return to_version(row, self.root) if row else None
 
 
 class LedgerReader(TurnQueries, VersionQueries, NoteQueries, BrowseQueries, DeletionQueries):
-    """Every query that does not change the ledger; a connection of this class cannot write."""
+    """All queries that do not change the ledger; a connection with this class cannot write."""
 
     def counts(self) -> dict[str, int]:
-        """How many rows each table of facts has: without counting them, where the store can.
+        """Return the row count of each fact table, without counting if the store can.
 
-        A turn may have several verdicts, the last of which counts: ``judged_turns`` are turns that have any.
+        A turn may have several verdicts, the last of which counts: ``judged_turns`` are turns with any.
         """
         tables = ("turns", "feedback", "endings", "outcomes", "verdicts", "drops")
-        counted = {table: self.db.count(table) for table in tables}
+        counts = {table: self.db.count(table) for table in tables}
         for table in ("open_turns", "trained", "steps", "versions"):
-            counted[table] = self.one(f"SELECT count(*) AS n FROM {table}")["n"]
-        counted["judged_turns"] = self.one("SELECT count(DISTINCT turn) AS n FROM verdicts")["n"]
-        return counted
+            counts[table] = self.one(f"SELECT count(*) AS n FROM {table}")["n"]
+        counts["judged_turns"] = self.one("SELECT count(DISTINCT turn) AS n FROM verdicts")["n"]
+        return counts
 
     def stale_and_trained(self, since: float) -> tuple[int, int]:
-        """How many turns were dropped as stale since a time, and how many have trained."""
+        """Count the turns dropped as stale since a time, and those that have trained."""
         stale = self.one("SELECT count(*) AS n FROM drops WHERE reason = 'stale' AND at >= ?", since)
         trained = self.one(
             "SELECT count(*) AS n FROM trained WHERE step >= (SELECT min(number) FROM steps WHERE at >= ?)", since
@@ -162,11 +162,11 @@ class LedgerReader(TurnQueries, VersionQueries, NoteQueries, BrowseQueries, Dele
         return int(stale["n"]), int(trained["n"])
 
     def newest(self, table: Literal["turns", "feedback", "outcomes", "verdicts", "requests", "deletions"]) -> int:
-        """The sequence number of a table's newest row, 0 if it has none: has anything come in?"""
+        """Return the sequence number of a table's newest row, 0 without one, to check for new rows."""
         return int(self.one(f"SELECT coalesce(max(seq), 0) AS newest FROM {table}")["newest"])
 
     def backlog(self) -> int:
-        """How many settled turns wait to be judged, trained or dropped."""
+        """Count the settled turns that wait to be judged, trained or dropped."""
         rows = self.rows("SELECT name, seq FROM cursors WHERE name IN ('outcomes', 'verdicts')")
         marks = {row["name"]: row["seq"] for row in rows}
         unjudged = self.one(
@@ -178,21 +178,21 @@ class LedgerReader(TurnQueries, VersionQueries, NoteQueries, BrowseQueries, Dele
         return int(unjudged["n"] + unused["n"])
 
     def drop_counts(self) -> dict[DropReason, int]:
-        """How many turns were dropped, by reason."""
+        """Count dropped turns by reason."""
         rows = self.rows("SELECT reason, sum(n) AS n FROM tallies GROUP BY reason ORDER BY sum(n) DESC")
         return {row["reason"]: row["n"] for row in rows}
 
     def check(self) -> list[str]:
-        """Read the whole ledger for damage: what is wrong, empty if nothing."""
+        """Read the whole ledger for damage; return the faults, empty without any."""
         with self.lock:
             return self.db.faults()
 
     def size(self) -> int:
-        """How many bytes the ledger takes."""
+        """Return the ledger's size in bytes."""
         with self.lock:
             return self.db.size()
 
     def health(self) -> list[LoopHealth]:
-        """The newest report of each loop."""
+        """Return each loop's newest report."""
         rows = self.rows("SELECT loop, pid, host, state, at, moved, failures, error, detail FROM health ORDER BY loop")
         return [LoopHealth(**{**dict(row), "detail": json.loads(row["detail"])}) for row in rows]

@@ -1,4 +1,4 @@
-"""What the ledger's queries give, where no noun of `openclaw_rl.types` fits: rows with named, typed fields."""
+"""Results of the ledger's queries that have no type in `openclaw_rl.types`: rows with named, typed fields."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class ReadEnding(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredTurn:
-    """One judged main turn, as the live monitor sees it: version, user, score, and the rules that the user gave.
+    """A judged main turn in the live monitor's view: version, user, score, and the user's rules.
 
-    ``noted`` are the standing notes that were in its prompt.
+    ``noted`` are the standing notes in its prompt.
     """
 
     turn: str
@@ -49,7 +49,7 @@ class ScoredTurn:
 
 
 class VerdictScore(NamedTuple):
-    """The score of one verdict, whose turn it is, and where it came from."""
+    """A verdict's score, its turn's user, and its source."""
 
     user: str
     score: float | None
@@ -57,14 +57,14 @@ class VerdictScore(NamedTuple):
 
 
 class SessionKey(NamedTuple):
-    """A session is known by its name and its user: another user's of the same name is another session."""
+    """A session's key, its name and its user: another user's session with the same name is a different session."""
 
     session: str
     user: str
 
 
 class ListedTurn(NamedTuple):
-    """A turn in a list, with its place in the ledger; ``session`` None where it was not asked for."""
+    """A turn in a list, with its place in the ledger; ``session`` is None if the query does not read it."""
 
     seq: int
     id: str
@@ -74,14 +74,14 @@ class ListedTurn(NamedTuple):
 
 
 class SaidTurn(NamedTuple):
-    """A turn that was searched, and what stands there around the words; None where it does not say them."""
+    """A searched turn, and the text around the words in it; None without a match."""
 
     turn: ListedTurn
     said: str | None
 
 
 class SessionTally(NamedTuple):
-    """Of some turns, how many are well and badly received, have trained, were dropped."""
+    """Counts for some turns: well and badly received, trained, dropped."""
 
     good: int
     bad: int
@@ -90,7 +90,7 @@ class SessionTally(NamedTuple):
 
 
 class Reception(NamedTuple):
-    """Of ``scored`` replies of a version, how many were well and badly received."""
+    """Counts for a version's ``scored`` replies: well and badly received."""
 
     good: int
     bad: int
@@ -98,7 +98,7 @@ class Reception(NamedTuple):
 
 
 class StepFigures(NamedTuple):
-    """What one step measured; ``skipped`` says why it made no version."""
+    """A step's measurements; ``skipped`` is the reason why it made no version."""
 
     number: int
     metrics: Mapping[str, float]
@@ -108,7 +108,7 @@ class StepFigures(NamedTuple):
 
 
 class ScoreMark(NamedTuple):
-    """One verdict as a point of a curve: its score and votes, the version, the bytes of the reply's tokens."""
+    """A verdict as a point on a curve: its score and votes, the version, the bytes of the reply's tokens."""
 
     at: float
     score: float
@@ -118,7 +118,7 @@ class ScoreMark(NamedTuple):
 
 
 class TaskTally(NamedTuple):
-    """Of the ``episodes`` of one task, how many were won, failed through no fault of the policy's; the mean outcome."""
+    """Counts for a task's ``episodes``: won, and failed through no fault of the policy's; the mean outcome."""
 
     user: str
     task: str
@@ -130,7 +130,7 @@ class TaskTally(NamedTuple):
 
 
 class VersionWins(NamedTuple):
-    """Of the ``episodes`` that a version played of one environment's tasks, how many were won."""
+    """Counts for a version's ``episodes`` on an environment's task: played and won."""
 
     user: str
     task: str
@@ -140,7 +140,7 @@ class VersionWins(NamedTuple):
 
 
 class EpisodeLine(NamedTuple):
-    """One episode: its session, what it was paid or why it failed, who played it, in how many steps."""
+    """An episode: its session, its reward or failure, the version that played it, its step count."""
 
     session: str
     user: str
@@ -153,14 +153,14 @@ class EpisodeLine(NamedTuple):
 
 
 class UserRules(NamedTuple):
-    """The rules of one verdict, and the user who gave them."""
+    """The rules in a verdict, and the user who gave them."""
 
     user: str
     rules: tuple[str, ...]
 
 
 class GivenHints(NamedTuple):
-    """The hints of one verdict with its place in the ledger, and the user of its turn."""
+    """The hints in a verdict with its place in the ledger, and its turn's user."""
 
     seq: int
     turn: str
@@ -169,7 +169,7 @@ class GivenHints(NamedTuple):
 
 
 class GivenRemark(NamedTuple):
-    """What a person said outright of a reply, with its place in the ledger; ``text`` None: nothing to take."""
+    """Explicit feedback on a reply, with its place in the ledger; ``text`` None: nothing to make a note from."""
 
     seq: int
     turn: str
@@ -179,7 +179,7 @@ class GivenRemark(NamedTuple):
 
 
 class StateChange(NamedTuple):
-    """One change of a version's state."""
+    """A change to a version's state."""
 
     state: VersionState
     reason: str
@@ -187,7 +187,7 @@ class StateChange(NamedTuple):
 
 
 class LiveSince(NamedTuple):
-    """A version that became live, and when."""
+    """A version that became live, and the time."""
 
     version: int
     at: float
@@ -201,7 +201,7 @@ class FailedVersion(NamedTuple):
 
 
 class BadRate(NamedTuple):
-    """Of ``scored`` replies of a version, how many have a score below 0."""
+    """Counts for a version's ``scored`` replies: those with a score below 0."""
 
     bad: int
     scored: int
@@ -209,7 +209,7 @@ class BadRate(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopHealth:
-    """The newest report of a loop."""
+    """A loop's newest report."""
 
     loop: str
     pid: int
@@ -223,5 +223,5 @@ class LoopHealth:
 
     @property
     def role(self) -> str:
-        """The loop's name without the number that one of several gateways has."""
+        """The loop's name without the number that each further gateway has."""
         return self.loop.partition(" ")[0]

@@ -1,4 +1,4 @@
-"""Rows of the ledger to nouns and back, and the column lists that belong to them.
+"""Conversion between ledger rows and the package's types, and their column lists.
 
 Each list names its columns with a prefix (``turn_id``, ``outcome_at``), so that one query may join several tables.
 """
@@ -53,7 +53,7 @@ VERSION = (
 FEEDBACK = "seq, turn, score, hint, edit, source, at"
 
 SETTLED = "SELECT t.id, t.seq FROM outcomes o CROSS JOIN turns t WHERE t.id = o.turn AND o.session = ?1 AND t.user = ?2"
-"""the turns of a user's session that have an outcome; CROSS: SQLite then begins with the session's, not the user's"""
+"""the turns in a user's session that have an outcome; CROSS: SQLite then begins with the session's, not the user's"""
 
 UNTRAINED = (
     "v.seq > ? AND NOT EXISTS (SELECT 1 FROM verdicts w WHERE w.turn = v.turn AND w.seq > v.seq)"
@@ -62,7 +62,7 @@ UNTRAINED = (
 )
 """verdicts after a low-water mark that are in force and were neither trained nor dropped"""
 
-_OF_AN_ENVIRONMENT = f"substr(t.user, 1, {len(ENVIRONMENT)}) = '{ENVIRONMENT}'"  # LIKE: SQLite takes Env: for it too
+_OF_AN_ENVIRONMENT = f"substr(t.user, 1, {len(ENVIRONMENT)}) = '{ENVIRONMENT}'"  # LIKE: SQLite accepts Env: too
 OF_A_PERSON = f"NOT {_OF_AN_ENVIRONMENT}"
 """turns that no environment requested"""
 NEWEST_REWARD = "(SELECT max(r.seq) FROM session_rewards r WHERE r.session = t.session AND r.user = t.user)"
@@ -72,26 +72,26 @@ OUTCOME_AWAITED = (
     " AND NOT EXISTS (SELECT 1 FROM endings e WHERE e.session = t.session AND e.user = t.user)"
     f" ELSE {NEWEST_REWARD} > v.reward_seen END"
 )
-"""steps of an episode that may still be paid, or whose verdict does not know yet what it was paid; a turn of a group is
-a step of an episode, whoever plays it"""
+"""steps of an episode that may still get a reward, or whose verdict has not read its newest reward; a turn in a group
+is a step of an episode, whichever client plays it"""
 
 
 def deleted(db: Database, turns: Iterable[str]) -> set[str]:
-    """Those of some turns that were deleted: nothing may be written of them."""
-    found: set[str] = set()
+    """Return the turns among these that were deleted: no row may be written about them."""
+    gone: set[str] = set()
     if db.row("SELECT 1 FROM deleted_turns LIMIT 1") is None:
-        return found
-    for some in batched(turns):
-        marks = ", ".join("?" * len(some))
-        found |= {row["turn"] for row in db.rows(f"SELECT turn FROM deleted_turns WHERE turn IN ({marks})", some)}
-    return found
+        return gone
+    for batch in batched(turns):
+        marks = ", ".join("?" * len(batch))
+        gone |= {row["turn"] for row in db.rows(f"SELECT turn FROM deleted_turns WHERE turn IN ({marks})", batch)}
+    return gone
 
 
 def batched(values: Iterable[str]) -> Iterator[list[str]]:
-    """Some at a time, for statements that name each of them."""
-    left = list(values)
-    for start in range(0, len(left), _AT_ONCE):
-        yield left[start : start + _AT_ONCE]
+    """Yield values in batches, for statements that list each of them."""
+    remaining = list(values)
+    for start in range(0, len(remaining), _AT_ONCE):
+        yield remaining[start : start + _AT_ONCE]
 
 
 def insert_drops(db: Database, drops: Sequence[Drop]) -> None:
@@ -112,18 +112,22 @@ def insert_version(db: Database, version: Version, root: Path) -> None:
 
 
 def decoded(read: Callable[[Row], Noun], row: Row, *, turn: str) -> Noun | UnreadableTurn:
-    """What ``read`` makes of a row; where it cannot, the turn and the reason: one damaged row costs itself alone."""
+    """Return the result of ``read`` on a row; on an error, the turn and its reason: other rows are unaffected."""
     try:
         return read(row)
-    except Exception as error:  # damaged bytes raise whatever the decoder happens to meet
+    except Exception as error:  # damaged bytes raise any of the decoder's errors
         return UnreadableTurn(turn=turn, why=f"{type(error).__name__}: {error}"[:200])
 
 
 def turn_row(turn: Turn) -> dict[str, Any]:
-    done = turn.completion
-    reply = {"reply": codec.plain(done.reply), "sampling": codec.plain(done.sampling), "flaws": list(done.flaws)}
-    if done.allowed is not None:
-        reply["allowed"] = list(done.allowed)
+    completion = turn.completion
+    reply = {
+        "reply": codec.plain(completion.reply),
+        "sampling": codec.plain(completion.sampling),
+        "flaws": list(completion.flaws),
+    }
+    if completion.allowed is not None:
+        reply["allowed"] = list(completion.allowed)
     return {
         "id": turn.id,
         "session": turn.session,
@@ -134,14 +138,14 @@ def turn_row(turn: Turn) -> dict[str, Any]:
         "done": turn.done,
         "trainable": turn.trainable,
         "at": turn.at,
-        "version": done.version,
-        "finish": done.finish,
-        "scored": done.scored,
+        "version": completion.version,
+        "finish": completion.finish,
+        "scored": completion.scored,
         "prompt": codec.pack_json(codec.plain(turn.prompt)),
         "reply": codec.pack_json(reply),
-        "prompt_tokens": codec.pack_tokens(done.prompt_tokens),
-        "reply_tokens": codec.pack_tokens(done.reply_tokens),
-        "logprobs": codec.pack_logprobs(done.logprobs),
+        "prompt_tokens": codec.pack_tokens(completion.prompt_tokens),
+        "reply_tokens": codec.pack_tokens(completion.reply_tokens),
+        "logprobs": codec.pack_logprobs(completion.logprobs),
         "note": None if turn.noted is None else codec.json_text(codec.plain(turn.noted)),
     }
 
@@ -184,7 +188,7 @@ def _to_prompt_note(text: str | None) -> PromptNote | None:
 
 
 def to_read_turn(row: Row) -> ReadTurn:
-    """A turn with its place, of a row that has a column ``seq`` too."""
+    """Return a turn with its place, from a row that has a column ``seq`` too."""
     return ReadTurn(seq=row["seq"], turn=decoded(to_turn, row, turn=row["turn_id"]))
 
 
@@ -296,7 +300,7 @@ def to_verdict(row: Row) -> Verdict:
 
 
 def rules_of(hints: str) -> tuple[str, ...]:
-    """The rules among the hints of a verdict's row."""
+    """Return the rules among the hints in a verdict's row."""
     return rules(codec.hints(json.loads(hints)))
 
 
@@ -317,10 +321,10 @@ def to_version(row: Row, root: Path) -> Version:
 
 
 def _place(adapter: str, root: Path) -> str:
-    """Where an adapter lies.
+    """Return an adapter's path.
 
-    A run that was named by a relative path, such as ./runs/one, may have written runs/one/versions/000001, which began
-    at its working directory and not at the ledger's folder: it lies where the part after the folder's name leads.
+    A run named by a relative path, such as ./runs/one, may have written runs/one/versions/000001, relative to its
+    working directory instead of the ledger's folder: its path is then the part after the folder's name.
     """
     place, parts = root / adapter, Path(adapter).parts
     if root.name in parts and not place.exists():
@@ -330,7 +334,7 @@ def _place(adapter: str, root: Path) -> str:
 
 
 def _inside(adapter: str | None, root: Path) -> str | None:
-    """An adapter's place relative to the ledger's folder where it lies inside, so that a run can be moved."""
+    """Return an adapter's path relative to the ledger's folder if it is inside, so that a run can be moved."""
     if adapter is not None and Path(adapter).is_relative_to(root):
         return str(Path(adapter).relative_to(root))
     return adapter

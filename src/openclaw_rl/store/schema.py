@@ -1,16 +1,16 @@
 """The ledger's tables, as a list of forward migrations: entry i brings a file from schema i to schema i + 1.
 
 A released entry is never edited; a change is a new entry at the end. Facts are only ever inserted. Bookkeeping that may
-be rewritten is in four tables: open_turns, cursors, health, and tallies (drops by reason, so that nobody counts rows).
-Facts leave in two ways only: a person deletes a session, and its rows in `deletions` and `deleted_turns` say so, or has
-a note forgotten, whose number is not given again.
+be rewritten is in four tables: open_turns, cursors, health, and tallies (drops by reason, so that no query counts
+rows). Facts leave in two ways only: a person deletes a session, which `deletions` and `deleted_turns` record, or has a
+note forgotten, whose number is not reused.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-APPLICATION_ID = 0x6F636C72  # "oclr", so that another program's database is told from a ledger
+APPLICATION_ID = 0x6F636C72  # "oclr", which distinguishes a ledger from another program's database
 
 MIGRATIONS: tuple[str, ...] = (
     """
@@ -167,16 +167,8 @@ MIGRATIONS: tuple[str, ...] = (
 )
 
 
-# The ledger's tables in PostgreSQL, as a list of forward migrations; the first makes layout 10, each one the next.
-#
-# A layout has the same tables and columns here as in `schema`, under the same number, so that rows can be copied
-# between the two. What is true or false is a BOOLEAN, text is compared byte by byte, and numbers are given by
-# sequences.
-#
-# A sequence gives its numbers before a transaction commits, so rows would appear out of order where several gateways
-# write. Whoever inserts into a table that a work list reads by its numbers therefore holds a lock, shared with all
-# others who do, from before it gets a number until it commits; `ledger_horizon` takes that lock alone for a moment, and
-# then knows that no lower number is still to come.
+# The ledger's tables in PostgreSQL, as a list of forward migrations; the first makes layout 10, each later one the
+# next.
 
 FIRST_LAYOUT: Final = 10
 

@@ -31,21 +31,21 @@ from openclaw_rl.store.troubles import PRIVATE_DIRECTORY, PRIVATE_FILE, damaged,
 
 _HEADER = 100
 _VERSIONS = slice(18, 20)
-"""of the header: the versions of the format to write and to read the file, 2 with a write-ahead log"""
+"""in the header: the format versions for writing and reading the file, 2 with a write-ahead log"""
 
 
 def connect(path: Path, *, mode: str) -> sqlite3.Connection:
-    """A connection; ``mode`` ro reads, rw writes, rwc makes the file."""
+    """Open a connection; ``mode`` ro reads, rw writes, rwc creates the file."""
     uri = f"{path.resolve().as_uri()}?mode={mode}"
     with sqlite_errors(path):
         return sqlite3.connect(uri, uri=True, timeout=30.0, isolation_level=None, check_same_thread=False)
 
 
 def open_read_only(path: Path, *, newest: int = len(MIGRATIONS)) -> sqlite3.Connection:
-    """A connection that only reads, to a file that is a healthy ledger of a layout up to ``newest``.
+    """Open a read-only connection to a healthy ledger with a layout up to ``newest``.
 
-    Raises NotInLedger, LedgerDamaged or LedgerNewer otherwise; the file is as it was. While such a connection is open
-    no other one of this process clears the log away when it is closed, and this one never does.
+    Raises NotInLedger, LedgerDamaged or LedgerNewer otherwise; the file is unchanged. While such a connection is open,
+    closing another one in this process does not remove the log, and closing this one never does.
     """
     with file_errors(path):
         if not path.exists():
@@ -63,7 +63,7 @@ def open_read_only(path: Path, *, newest: int = len(MIGRATIONS)) -> sqlite3.Conn
 
 
 def open_current(path: Path, *, newest: int = len(MIGRATIONS)) -> sqlite3.Connection:
-    """A connection that only reads, to a healthy ledger of layout ``newest``; raises LedgerError for an older one."""
+    """Open a read-only connection to a healthy ledger of layout ``newest``; raise LedgerError for an older one."""
     db = open_read_only(path, newest=newest)
     if layout(db) < newest:
         db.close()
@@ -75,12 +75,12 @@ def open_current(path: Path, *, newest: int = len(MIGRATIONS)) -> sqlite3.Connec
 
 
 def layout(db: sqlite3.Connection) -> int:
-    """How many migrations the file has seen."""
+    """Return the number of migrations that the file has had."""
     return int(db.execute("PRAGMA user_version").fetchone()[0])
 
 
 def _refuse_foreign(path: Path, db: sqlite3.Connection, newest: int) -> None:
-    if path.stat().st_size < _HEADER:  # which sqlite takes for a database that is still empty
+    if path.stat().st_size < _HEADER:  # sqlite accepts such a file as an empty database
         raise damaged(path, "it does not begin as a ledger does")
     if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
         raise damaged(path, "it is another program's database")
@@ -98,7 +98,7 @@ def _refuse_foreign(path: Path, db: sqlite3.Connection, newest: int) -> None:
 
 
 def create(path: Path, migrations: Sequence[str]) -> None:
-    """Make an empty ledger under another name and put it in place whole; if another process was first, use theirs."""
+    """Create an empty ledger under another name and link it into place; if another process was first, use its file."""
     draft = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.new")
     with sqlite_errors(path):
         image = empty_ledger(tuple(migrations))
@@ -107,7 +107,7 @@ def create(path: Path, migrations: Sequence[str]) -> None:
         draft.unlink(missing_ok=True)
         try:
             with os.fdopen(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, PRIVATE_FILE), "wb") as file:
-                file.write(image)  # nobody has it open yet
+                file.write(image)  # no process has it open yet
                 file.flush()
                 os.fsync(file.fileno())
             with suppress(FileExistsError):
@@ -118,16 +118,16 @@ def create(path: Path, migrations: Sequence[str]) -> None:
 
 @cache
 def empty_ledger(migrations: tuple[str, ...]) -> bytes:
-    """The file of a ledger without rows. It is made in memory, since sqlite waits for the disk with each file."""
+    """Return the file of a ledger without rows. It is made in memory, since sqlite syncs each file to the disk."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
         migrate(db, migrations)
         image = bytearray(db.serialize())
-    image[_VERSIONS] = b"\2\2"  # it keeps a log from the beginning, so that who opens it first has nothing to change
+    image[_VERSIONS] = b"\2\2"  # it has a log from the beginning, so that its first user has nothing to change
     return bytes(image)
 
 
 def migrate(db: sqlite3.Connection, migrations: Sequence[str]) -> None:
-    """Bring a ledger to the newest layout, whole or not at all."""
+    """Migrate a ledger to the newest layout, atomically."""
     db.execute("PRAGMA journal_mode = WAL")
     if layout(db) == len(migrations):
         return
@@ -141,13 +141,13 @@ def migrate(db: sqlite3.Connection, migrations: Sequence[str]) -> None:
 
 @contextmanager
 def transaction(db: sqlite3.Connection) -> Iterator[None]:
-    """All of it is written, or nothing; whatever fails, the connection is ready for the next one."""
+    """Write everything inside or nothing; after a failure, the connection is ready for the next transaction."""
     db.execute("BEGIN IMMEDIATE")
     try:
         yield
         db.execute("COMMIT")
     except BaseException:
-        if db.in_transaction:  # where there was no room, sqlite has rolled back already
+        if db.in_transaction:  # if the disk was full, sqlite has rolled back already
             db.execute("ROLLBACK")
         raise
 
@@ -161,7 +161,7 @@ def _statements(script: str) -> Iterator[str]:
             statement = ""
 
 
-# One writer per role: a lock that the operating system lets go when its holder dies, however it dies.
+# One writer per role: the operating system releases the lock when its process ends, for any reason.
 
 
 class WriterLock:
@@ -191,11 +191,11 @@ class WriterLock:
 
     def _holder(self) -> str:
         try:
-            who = json.loads(self.path.read_text())
-            since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(who["since"]))
-            return f"process {who['pid']} on {who['host']} since {since}"
-        except (OSError, ValueError, KeyError):  # it is taken, but has not signed yet
-            return "a process that has not signed its name yet"
+            holder = json.loads(self.path.read_text())
+            since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(holder["since"]))
+            return f"process {holder['pid']} on {holder['host']} since {since}"
+        except (OSError, ValueError, KeyError):  # it is locked, but its process has not written to it yet
+            return "a process that has not written its id yet"
 
     def _sign(self) -> None:
         assert self._file is not None
@@ -204,9 +204,9 @@ class WriterLock:
         self._file.flush()
 
     def release(self) -> None:
-        """Let it go. Safe to call twice. The file stays: removing it would race with the next holder."""
+        """Release the lock. Safe to call twice. The file stays: removing it would race with the next holder."""
         if self._file is not None:
-            with contextlib.suppress(OSError):  # a name that found no room is not worth a failure; the lock goes
+            with contextlib.suppress(OSError):  # a full disk for the name is no failure; the lock is released
                 self._file.close()
             self._file = None
 
@@ -217,12 +217,12 @@ class SqliteDatabase(Database):
     def __init__(
         self, path: Path, access: Access, *, role: str | None = None, migrations: Sequence[str] | None = None
     ) -> None:
-        """``role``: the writer whose place it holds until it is closed."""
+        """``role``: the writer role that it holds until it is closed."""
         self.path = path
         self._lock: WriterLock | None = None
-        self._reader: sqlite3.Connection | None = None  # closed last: beside it, nobody clears the log away
-        known = MIGRATIONS if migrations is None else migrations
-        self.connection = self._write(role, known) if access == "write" else self._current(access, known)
+        self._reader: sqlite3.Connection | None = None  # closed last: while it is open, the log is not removed
+        layouts = MIGRATIONS if migrations is None else migrations
+        self.connection = self._write(role, layouts) if access == "write" else self._current(access, layouts)
         self.connection.row_factory = sqlite3.Row
 
     def _current(self, access: Access, migrations: Sequence[str]) -> sqlite3.Connection:
@@ -231,7 +231,7 @@ class SqliteDatabase(Database):
             return reader
         self._reader = reader
         writer = connect(self.path, mode="rw")
-        writer.execute("PRAGMA secure_delete = on")  # what a person deletes is overwritten, not only let go
+        writer.execute("PRAGMA secure_delete = on")  # deleted data is overwritten, not only unlinked
         return writer
 
     def _write(self, role: str | None, migrations: Sequence[str]) -> sqlite3.Connection:
@@ -273,8 +273,8 @@ class SqliteDatabase(Database):
     def row(self, sql: str, values: Sequence[Any] = ()) -> Row | None:
         need_values(values)
         with sqlite_errors(self.path):
-            found: Row | None = self.connection.execute(sql, values).fetchone()
-        return found
+            first: Row | None = self.connection.execute(sql, values).fetchone()
+        return first
 
     @contextmanager
     def transaction(self, *, alone: str | None = None) -> Iterator[None]:
@@ -303,23 +303,23 @@ class SqliteDatabase(Database):
         return self.connection.execute(insertion(table, row), tuple(row.values())).lastrowid or 0
 
     def horizon(self, table: str, after: int) -> int:
-        return ALL  # who writes has the file alone, so rows appear in the order of their numbers
+        return ALL  # the writer has the file alone, so rows appear in the order of their numbers
 
     def count(self, table: str) -> int:
         row = self.row("SELECT seq FROM cursors WHERE name = ?", (GAPS + table,))
         return self.last_number(table, "seq") - (row["seq"] if row else 0)
 
     def removed(self, table: str, count: int) -> None:
-        """Numbers have no gaps but those that were copied and those of deleted rows."""
+        """Count the gaps: numbers have none except from copies and deleted rows."""
         self.execute(
             "INSERT INTO cursors (name, seq) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET seq = seq + excluded.seq",
             (GAPS + table, count),
         )
 
     def shred(self) -> bool:
-        """Deleted rows are overwritten in the file; older pages lie in the log until it is cleared away."""
+        """Truncate the log, which may contain older pages; deleted rows in the file are overwritten already."""
         with sqlite_errors(self.path):
-            self.connection.execute("PRAGMA busy_timeout = 0")  # who reads or writes now is not kept waiting
+            self.connection.execute("PRAGMA busy_timeout = 0")  # present readers and writers are not blocked
             try:
                 busy, *_ = self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             finally:
@@ -331,7 +331,7 @@ class SqliteDatabase(Database):
         return int(row["seq"]) if row else 0
 
     def continue_numbers(self, table: str, key: str, *, after: int) -> None:
-        """What has to be noted is how many numbers are missing, so that `count` is true."""
+        """Record the number of missing numbers, so that `count` stays correct."""
         last = max(self.last_number(table, key), after)
         [row] = self.rows(f"SELECT count(*) AS n FROM {table}")
         self.execute("DELETE FROM sqlite_sequence WHERE name = ?", (table,))
@@ -340,20 +340,20 @@ class SqliteDatabase(Database):
             self.insert("cursors", {"name": GAPS + table, "seq": last - row["n"]})
 
     def writers(self) -> list[str]:
-        found = []
+        writers = []
         for role in WRITERS:
             try:
                 WriterLock(self.path, role).release()
             except LedgerHeld as error:
-                found.append(error.what)
-        return found
+                writers.append(error.what)
+        return writers
 
     def durability(self, sync: Sync) -> None:
         self.connection.execute(f"PRAGMA synchronous = {sync}")
 
     def faults(self) -> list[str]:
-        found = [row["quick_check"] for row in self.rows("PRAGMA quick_check(10)")]
-        return [] if found == ["ok"] else found
+        faults = [row["quick_check"] for row in self.rows("PRAGMA quick_check(10)")]
+        return [] if faults == ["ok"] else faults
 
     def size(self) -> int:
         return self.path.stat().st_size

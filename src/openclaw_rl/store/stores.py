@@ -1,4 +1,4 @@
-"""The door to the stores: which one it is depends on the place alone."""
+"""Opening a store: the place alone decides which one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from openclaw_rl.store.database import CHANNEL, WATCHED, Access, AnyPlace, Datab
 def open_database(
     place: Place, access: Access, *, role: str | None = None, migrations: Sequence[str] | None = None
 ) -> Database:
-    """A connection to a ledger; ``role``: the writer whose place it holds until it is closed."""
+    """Open a connection to a ledger; ``role``: the writer role that it holds until it is closed."""
     if not isinstance(place, ServerPlace):
         from openclaw_rl.store.sqlite import SqliteDatabase
 
@@ -26,15 +26,15 @@ def open_database(
 
 
 def need_psycopg() -> None:
-    """Raises MissingExtra where the driver of PostgreSQL is not installed."""
+    """Raise MissingExtra if the PostgreSQL driver is not installed."""
     try:
-        import psycopg  # noqa: F401 (it is there, or it is not)
+        import psycopg  # noqa: F401 (only its presence matters)
     except ImportError as error:
         raise MissingExtra("psycopg", "postgres") from error
 
 
 def exists(name: AnyPlace) -> bool:
-    """Whether a ledger is there."""
+    """Check if a ledger exists."""
     place = place_of(name)
     if not isinstance(place, ServerPlace):
         return place.exists()
@@ -45,20 +45,20 @@ def exists(name: AnyPlace) -> bool:
         return False
 
 
-# Who is woken by what: a server tells the loops that rows have come, so that none of them has to look all the time.
+# Notifications: a server reports new rows to the loops, so that they need not poll all the time.
 
 AGAIN: Final = 1.0
-"""seconds until a lost connection is made anew, and after which a loop looks without having been woken"""
+"""seconds until a reconnection, and after which a loop polls without a notification"""
 
 
 async def listen(place: ServerPlace, woken: Callable[[frozenset[str]], None]) -> None:
-    """Call ``woken`` with the names of tables that got a row, until it is cancelled.
+    """Call ``woken`` with the names of tables that got a row, until cancelled.
 
-    After each connection it is called with all of them: nobody knows what came while nobody listened.
+    After each connection it is called with all of them, since rows may have been added while disconnected.
     """
     need_psycopg()
     while True:
-        with suppress(LedgerDown):  # the loops say so, each of which has a connection of its own
+        with suppress(LedgerDown):  # reported by the loops, each of which has its own connection
             await _listen_once(place, woken)
         await asyncio.sleep(AGAIN)
 

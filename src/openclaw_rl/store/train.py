@@ -1,4 +1,4 @@
-"""The work list and the rows of training: verdicts in; steps, versions, their states and the gate's decisions out."""
+"""Training's work list and rows: verdicts in; steps, versions, their states and the gate's decisions out."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ from openclaw_rl.types import (
     WaitingTurns,
 )
 
-# What people request of a run. Any process may write a request; the train loop carries it out.
+# Users' requests to a run. Any process may write a request; the train loop carries it out.
 
 
 def submit_request(
     place: AnyPlace, command: Command, *, version: int | None = None, turn: str | None = None, reason: str = ""
 ) -> int:
-    """Write a request to a run, running or not; its number."""
+    """Write a request to a run, running or not; return its number."""
     with closing(open_database(place_of(place), "add")) as db, db.transaction():
         return insert_request(db, command, version=version, turn=turn, reason=reason)
 
@@ -66,7 +66,7 @@ def insert_request(
     return db.insert_numbered("requests", row, key="seq")
 
 
-# Groups of episodes: which of their turns are settled, and what each step was worth.
+# Groups of episodes: their settled turns, and each step's reward.
 
 _STATE = (
     "CASE WHEN EXISTS (SELECT 1 FROM trained x WHERE x.turn = t.id) THEN 'trained'"
@@ -86,9 +86,9 @@ _GROUP = (
 
 
 def read_group(ledger: LedgerConnection, key: GroupKey, *, before: float) -> tuple[GroupProgress, list[str]]:
-    """How far a group is, and the ids of its turns that wait to be trained.
+    """Return a group's progress, and the ids of its turns that wait to be trained.
 
-    ``before``: a session that has said nothing since then is paid no more.
+    ``before``: a session without a turn since then gets no further reward.
     """
     rows = ledger.rows(_GROUP, before, *key)
     progress = GroupProgress(
@@ -103,7 +103,7 @@ def read_group(ledger: LedgerConnection, key: GroupKey, *, before: float) -> tup
 
 
 def _counts(row: Row) -> bool:
-    """Whether a turn is a step that was paid. Failed episodes have no score, side turns no place."""
+    """Check if a turn is a step with a reward. Failed episodes have no score, side turns no place."""
     return row["kind"] == "main" and row["source"] == "environment" and row["score"] is not None and row["trainable"]
 
 
@@ -128,29 +128,29 @@ _JUDGED = (
 
 
 class TrainLedger(DurableWriter, LedgerReader):
-    """The ledger as training writes it."""
+    """The ledger's writer for training."""
 
     writer: ClassVar[Writer | None] = "train"
 
     def __init__(self, place: AnyPlace, *, sync: Sync, migrations: Sequence[str] | None = None) -> None:
         super().__init__(place, sync=sync, migrations=migrations)
         self.before_state: Callable[[Version, VersionState], None] | None = None
-        """called with a version before it is written that it is live or deleted; what it raises prevents that"""
+        """called before a version's row or state as live or deleted is written; an exception prevents the write"""
 
     def untrained(self, limit: int, *, patience: float = 0.0) -> list[JudgedTurn | UnreadableTurn]:
-        """Judged turns that were neither trained nor dropped since their newest verdict, oldest first.
+        """Return judged turns that were neither trained nor dropped since their newest verdict, oldest first.
 
-        A step of an episode is not among them while the episode may still be paid: until its session ends, or has
-        said nothing for ``patience`` seconds.
+        A step of an episode is excluded while the episode may still get a reward: until its session ends, or has had no
+        turn for ``patience`` seconds.
         """
         with self.lock:
             rows = self._untrained(self._first_untrained(), limit, before=time.time() - patience)
         return [decoded(_judged, row, turn=row["turn_id"]) for row in rows]
 
     def waiting(self, limit: int, *, patience: float = 0.0) -> WaitingTurns:
-        """The turns of `untrained`, with all others of their groups that wait too, and how far each group is.
+        """Return the turns in `untrained`, with all waiting turns in their groups, and each group's progress.
 
-        All of it is of one moment: a verdict that is written meanwhile is in every part of it or in none.
+        All of it is read at one moment: a verdict written meanwhile is in every part of it or in none.
         """
         before = time.time() - patience
         with self.lock:
@@ -179,9 +179,9 @@ class TrainLedger(DurableWriter, LedgerReader):
             self.save_cursors(db)
 
     def add_step(self, step: Step, version: Version | None, drops: Sequence[Drop] = ()) -> None:
-        """Write a step, the turns it used up and the version it made, all at once: a turn trains once.
+        """Write a step, the turns it used up and the version it made, atomically: a turn trains once.
 
-        Raises DeletedMeanwhile, and writes nothing, where one of them, or one whose hint taught it, was deleted.
+        Raises DeletedMeanwhile and writes nothing if one of them, or a turn whose hint taught it, was deleted.
         """
         recalled = [str(part["recalled"]) for part in step.parts.values() if "recalled" in part]
         with self.writing(alone="trained") as db:
@@ -190,15 +190,15 @@ class TrainLedger(DurableWriter, LedgerReader):
             self._insert_step(db, step, version, drops)
 
     def add_rehearsal(self, rehearsal: Rehearsal, step: Step, version: Version, *, deletions: int = 0) -> None:
-        """Write a rehearsal with its step and the version it made, all at once.
+        """Write a prompt distillation with its step and the version it made, atomically.
 
-        ``deletions``: the newest when its prompts were read. Raises DeletedMeanwhile, and writes nothing, where there
-        is another by now: they may be of that session.
+        ``deletions``: the newest deletion when its prompts were read. Raises DeletedMeanwhile and writes nothing if
+        there is a later one: the prompts may be from that session.
         """
         row = {name: getattr(rehearsal, name) for name in ("note", "step", "learned")}
         with self.writing(alone="trained") as db:
             if self.newest("deletions") != deletions:
-                raise DeletedMeanwhile(f"a session was deleted while note {rehearsal.note} was rehearsed")
+                raise DeletedMeanwhile(f"a session was deleted while note {rehearsal.note} was distilled")
             self._insert_step(db, step, version, ())
             row |= {"at": moment(self, rehearsal.note, rehearsal.at)}
             db.insert("rehearsals", row | {"evidence": codec.json_text(dict(rehearsal.evidence))})
@@ -235,33 +235,33 @@ class TrainLedger(DurableWriter, LedgerReader):
             self.before_state(version, state)
 
     def set_state(self, version: int, state: VersionState, reason: str) -> None:
-        """Write that a version became live, refused or rolled back, and why."""
+        """Write that a version became live, refused or rolled back, with the reason."""
         if self.before_state is not None:
             self._tell(self.version(version), state)
         with self.writing() as db:
             db.insert("states", {"version": version, "state": state, "reason": reason, "at": time.time()})
 
     def add_gate_decision(self, decision: GateDecision) -> None:
-        """Write what the gate decided, with its numbers and examples but those of turns that were deleted meanwhile."""
+        """Write a gate decision with its numbers and examples, except those from turns deleted meanwhile."""
         row = {name: getattr(decision, name) for name in ("version", "against", "decision", "reason", "seconds", "at")}
         with self.writing(alone="trained") as db:
             evidence = without_turns(decision.evidence, deleted(db, turns_of(decision.evidence)))
             db.insert("gate_decisions", row | {"evidence": codec.json_text(evidence)})
 
     def new_requests(self, limit: int) -> list[ControlRequest]:
-        """The requests that `done_requests` has not acknowledged, oldest first."""
-        done = self.cursor("requests")
+        """Return the requests that `done_requests` has not acknowledged, oldest first."""
+        last_done = self.cursor("requests")
         rows = self.rows(
             "SELECT seq, command, version, turn, reason, at FROM requests WHERE seq > ? AND seq <= ?"
             " ORDER BY seq LIMIT ?",
-            done,
-            self.horizon("requests", done),
+            last_done,
+            self.horizon("requests", last_done),
             limit,
         )
         return [ControlRequest(**dict(row)) for row in rows]
 
     def done_requests(self, seq: int) -> None:
-        """All requests up to ``seq`` are carried out."""
+        """Record that all requests up to ``seq`` are carried out."""
         with self.writing() as db:
             self.low["requests"] = seq
             self.save_cursors(db)

@@ -1,4 +1,4 @@
-"""Errors of sqlite and the file system as errors of our own: what, where, and what to do."""
+"""SQLite and file system errors as ledger errors, with cause, place and remedy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from openclaw_rl.errors import AlreadyInLedger, LedgerDamaged, LedgerDown, LedgerError
 
 PRIVATE_DIRECTORY, PRIVATE_FILE = 0o700, 0o600
-"""a run holds people's conversations: nobody but its owner may read it. sqlite gives -wal and -shm the ledger's mode"""
+"""owner only, since a run contains private conversations. sqlite gives -wal and -shm the ledger's mode"""
 
 _ROOM = "free some space on its disk"
 _RIGHT = "give this user the right to write there (chmod u+w), or choose another run directory (run.dir)"
@@ -47,7 +47,7 @@ _REMEDIES = {
 
 @contextmanager
 def sqlite_errors(path: Path) -> Iterator[None]:
-    """What sqlite raises inside, as an error of the ledger; mistakes in our own SQL stay what they are."""
+    """Raise sqlite errors inside as ledger errors; mistakes in our own SQL stay as they are."""
     try:
         yield
     except sqlite3.Error as error:
@@ -65,7 +65,7 @@ def sqlite_errors(path: Path) -> Iterator[None]:
 
 @contextmanager
 def file_errors(path: Path) -> Iterator[None]:
-    """What the file system raises inside, as a LedgerError."""
+    """Raise file system errors inside as a LedgerError."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Queries about turns: what was answered, what came after, how it was judged, whether it trains."""
+"""Queries about turns: their replies, outcomes, verdicts and training."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _SCORED = (
 
 
 class TurnQueries(LedgerConnection):
-    """What is known of turns and of the sessions and users that they belong to."""
+    """Queries about turns, and their sessions and users."""
 
     def turn(self, turn: str) -> Turn:
-        """A turn by its id."""
+        """Return the turn with this id."""
         row = self.row(f"SELECT {TURN} FROM turns t WHERE t.id = ?", turn)
         if row is None:
             raise self._missing_turn(turn)
@@ -51,59 +51,59 @@ class TurnQueries(LedgerConnection):
         return missing("turn", turn)
 
     def has_turn(self, turn: str) -> bool:
-        """Whether a turn of this id was written."""
+        """Check if a turn with this id was written."""
         return self.row("SELECT 1 FROM turns WHERE id = ?", turn) is not None
 
     def turns_after(self, seq: int, limit: int, *, up_to: int = ALL) -> list[ReadTurn]:
-        """The turns after a place in the ledger, oldest first, each with its own place."""
+        """Return the turns after a place in the ledger, oldest first, each with its own place."""
         sql = f"SELECT t.seq, {TURN} FROM turns t WHERE t.seq > ? AND t.seq <= ? ORDER BY t.seq LIMIT ?"
         rows = self.rows(sql, seq, up_to, limit)
         return [to_read_turn(row) for row in rows]
 
     def latest_turns(self, user: str, *, session: str | None, limit: int) -> list[Turn]:
-        """A user's newest turns that can be read, of one declared session or of all, oldest first."""
+        """Return a user's newest readable turns, in one declared session or in all, oldest first."""
         where, names = ("t.user = ?", (user,)) if session is None else ("t.user = ? AND t.session = ?", (user, session))
         rows = self.rows(f"SELECT t.seq, {TURN} FROM turns t WHERE {where} ORDER BY t.seq DESC LIMIT ?", *names, limit)
-        found = (to_read_turn(row).turn for row in reversed(rows))
-        return [turn for turn in found if isinstance(turn, Turn)]
+        decoded_turns = (to_read_turn(row).turn for row in reversed(rows))
+        return [turn for turn in decoded_turns if isinstance(turn, Turn)]
 
     def outcome(self, turn: str) -> Outcome | None:
-        """What came after a turn, None while it is open."""
+        """Return a turn's outcome, None while it is open."""
         row = self.row(f"SELECT {OUTCOME} FROM outcomes o WHERE o.turn = ?", turn)
         return to_outcome(row) if row else None
 
     def verdict(self, turn: str) -> Verdict | None:
-        """The verdict in force, None while there is none."""
+        """Return the verdict in force, None without one."""
         row = self.row(f"SELECT {VERDICT} FROM verdicts v WHERE v.turn = ? ORDER BY v.seq DESC LIMIT 1", turn)
         return to_verdict(row) if row else None
 
     def feedback(self, turn: str) -> tuple[Feedback, ...]:
-        """All explicit feedback on a turn, oldest first."""
+        """Return all explicit feedback on a turn, oldest first."""
         return tuple(map(to_feedback, self.feedback_rows(turn)))
 
     def feedback_rows(self, turn: str) -> list[Row]:
-        """The rows of a turn's feedback, oldest first."""
+        """Return the rows of a turn's feedback, oldest first."""
         return self.rows(f"SELECT {FEEDBACK} FROM feedback WHERE turn = ? ORDER BY seq", turn)
 
     def case(self, turn: str) -> Case:
-        """All that a judge may see of one turn, judged or not."""
+        """Return a judge's whole view of one turn, judged or not."""
         outcome = self.outcome(turn)
         if outcome is None:
             raise NotInLedger(f"turn {turn} has no outcome yet", remedy="wait for the next request of its session")
         return Case(turn=self.turn(turn), outcome=outcome, feedback=self.feedback(turn))
 
     def recorded(self, turn: str) -> ImportRecord | UnreadableTurn | None:
-        """What an imported record says of this turn; None for a turn that was served."""
+        """Return a turn's imported record; None for a turn that was served."""
         row = self.row(
             "SELECT turn, session, idx, kind, next_state, trainable, extra FROM records WHERE turn = ?", turn
         )
         return decoded(to_recorded, row, turn=turn) if row is not None else None
 
     def recall(self, turn: str, *, within: int) -> Verdict | None:
-        """The last rule of a turn's user: the newest verdict with one, before this turn and its verdict.
+        """Return the last rule of a turn's user: the newest verdict with one, before this turn and its verdict.
 
-        Of ``within`` turns before it, only main ones that may be trained on count. A vague rule does not
-        displace an earlier one that is none: who says "under 30 words" and then "shorter" still means the former.
+        Among the ``within`` turns before it, only main ones that may be trained on count. A vague rule does not replace
+        an earlier precise one: after "under 30 words" and then "shorter", the former still applies.
         """
         rows = self.rows(
             f"SELECT {VERDICT} FROM (SELECT p.id, p.seq FROM turns t JOIN turns p ON p.user = t.user AND p.seq < t.seq"
@@ -119,7 +119,7 @@ class TurnQueries(LedgerConnection):
         return _last_rule([to_verdict(row) for row in rows])
 
     def dropped(self, turn: str) -> Drop | None:
-        """The newest drop of a turn, None if it was never dropped or has been judged again or trained since."""
+        """Return a turn's newest drop, None if it was never dropped or has been judged again or trained since."""
         row = self.row(
             "SELECT turn, stage, reason, detail, at FROM drops d WHERE turn = ? AND NOT EXISTS"
             " (SELECT 1 FROM verdicts v WHERE v.turn = d.turn AND v.seq > d.verdict) ORDER BY seq DESC LIMIT 1",
@@ -128,12 +128,12 @@ class TurnQueries(LedgerConnection):
         return Drop(**dict(row)) if row is not None and self.trained_in(turn) is None else None
 
     def trained_in(self, turn: str) -> int | None:
-        """The number of the step that used a turn, None if none did."""
+        """Return the number of the step that used a turn, None if none did."""
         row = self.row("SELECT step FROM trained WHERE turn = ?", turn)
         return row["step"] if row else None
 
     def failed_version(self, turn: str) -> FailedVersion | None:
-        """The refused or rolled back version that a turn trained, None if there is none."""
+        """Return the refused or rolled back version that a turn trained, None without one."""
         row = self.row(
             "SELECT v.number AS version, s.state FROM trained x JOIN versions v ON v.step = x.step"
             " JOIN states s ON s.version = v.number AND s.state IN ('refused', 'rolled back')"
@@ -145,17 +145,17 @@ class TurnQueries(LedgerConnection):
     # --- sessions, groups, users ---
 
     def opted_out(self, session: str, user: str) -> bool:
-        """Whether a user took a session out of training."""
+        """Check if a user took a session out of training."""
         row = self.row("SELECT 1 FROM session_optouts WHERE user = ? AND session = ?", user, session)
         return row is not None
 
     def has_session(self, session: str, user: str) -> bool:
-        """Whether a user has declared a session of this name; another user's of the same name is another session."""
+        """Check if a user has declared a session with this name; another user's is a different session."""
         row = self.row("SELECT 1 FROM turns WHERE session = ? AND user = ? LIMIT 1", session, user)
         return row is not None or self.opted_out(session, user)  # its turns may not be stored
 
     def session(self, session: str, user: str) -> list[str]:
-        """The ids of a session's turns in order, as found out or declared; empty if the user has no such session."""
+        """Return a session's turn ids in order, as detected or declared; empty if the user has no such session."""
         rows = self.rows(
             f"{SETTLED} UNION SELECT t.id, t.seq FROM turns t WHERE t.session = ?1 AND t.user = ?2"
             " AND NOT EXISTS (SELECT 1 FROM outcomes o WHERE o.turn = t.id) ORDER BY seq",
@@ -165,7 +165,7 @@ class TurnQueries(LedgerConnection):
         return [row["id"] for row in rows]
 
     def session_users(self, session: str) -> list[str]:
-        """The users who have a session of this name, each one their own."""
+        """Return the users who have a session with this name, each a different session."""
         rows = self.rows(
             "SELECT t.user FROM outcomes o JOIN turns t ON t.id = o.turn WHERE o.session = ?1"
             " UNION SELECT t.user FROM turns t WHERE t.session = ?1 ORDER BY user",
@@ -174,7 +174,7 @@ class TurnQueries(LedgerConnection):
         return [row["user"] for row in rows]
 
     def sessions(self) -> Iterator[SessionKey]:
-        """The name and the user of every session, in the order of their first turns."""
+        """Iterate over every session's name and user, in the order of their first turns."""
         sql = (
             "SELECT coalesce(o.session, t.session, t.id) AS session_name, t.user FROM turns t"
             " LEFT JOIN outcomes o ON o.turn = t.id GROUP BY session_name, t.user ORDER BY min(t.seq)"
@@ -182,7 +182,7 @@ class TurnQueries(LedgerConnection):
         return (SessionKey(session=row["session_name"], user=row["user"]) for row in self.rows(sql))
 
     def users(self) -> list[str]:
-        """Everybody who has a turn. Cheap: from one name to the next, not over all turns."""
+        """Return all users with a turn. Cheap: it skips from name to name instead of reading all turns."""
         rows = self.rows(
             "WITH RECURSIVE next(user) AS (SELECT min(user) FROM turns UNION ALL"
             " SELECT (SELECT min(t.user) FROM turns t WHERE t.user > next.user) FROM next WHERE user IS NOT NULL)"
@@ -191,26 +191,26 @@ class TurnQueries(LedgerConnection):
         return [row["user"] for row in rows]
 
     def asked(self, user: str, limit: int) -> list[Turn]:
-        """The newest turns with which a user's sessions began, of those that may be trained on; newest first."""
+        """Return the first turns of a user's sessions that may be trained on, newest first."""
         rows = self.rows(
             f"SELECT {TURN} FROM turns t JOIN outcomes o ON o.turn = t.id AND o.kind = 'main' AND o.idx = 0"
             " WHERE t.user = ? AND t.trainable ORDER BY t.seq DESC LIMIT ?",
             user,
             limit,
         )
-        found = [decoded(to_turn, row, turn=row["turn_id"]) for row in rows]
-        return [turn for turn in found if isinstance(turn, Turn)]
+        turns = [decoded(to_turn, row, turn=row["turn_id"]) for row in rows]
+        return [turn for turn in turns if isinstance(turn, Turn)]
 
     def last_turn_at(self) -> float | None:
-        """When the newest turn was answered, None before the first."""
+        """Return the time of the newest turn, None before the first."""
         row = self.row("SELECT at FROM turns ORDER BY seq DESC LIMIT 1")
         return row["at"] if row else None
 
     # --- scores and rules ---
 
     def scored(self, limit: int) -> list[ScoredTurn]:
-        """The newest judged main turns of people that have a score, oldest first."""
-        found = self.rows(
+        """Return people's newest judged main turns with a score, oldest first."""
+        rows = self.rows(
             f"SELECT t.id, t.version, t.user, t.note, v.score, v.hints{_SCORED} AND {OF_A_PERSON}"
             " ORDER BY t.seq DESC LIMIT ?",
             limit,
@@ -224,29 +224,29 @@ class TurnQueries(LedgerConnection):
                 rules=rules_of(row["hints"]),
                 noted=tuple(json.loads(row["note"])["notes"]) if row["note"] else (),
             )
-            for row in reversed(found)
+            for row in reversed(rows)
         ]
 
     def bad_rates(self) -> dict[int, BadRate]:
-        """By version that answered: how many of its scored main turns were bad, and how many there are."""
+        """Count bad and scored main turns by the version that answered."""
         bad = "count(*) FILTER (WHERE v.score < 0) AS bad"
-        found = self.rows(f"SELECT t.version, {bad}, count(*) AS scored{_SCORED} GROUP BY t.version")
-        return {row["version"]: BadRate(bad=row["bad"], scored=row["scored"]) for row in found}
+        rows = self.rows(f"SELECT t.version, {bad}, count(*) AS scored{_SCORED} GROUP BY t.version")
+        return {row["version"]: BadRate(bad=row["bad"], scored=row["scored"]) for row in rows}
 
     def corrections(self, limit: int, *, before: float) -> list[str]:
-        """The newest main turns judged before a moment whose verdict has a rule, newest first."""
-        found = self.rows(
+        """Return the newest main turns judged before a time whose verdict has a rule, newest first."""
+        rows = self.rows(
             "SELECT v.turn, v.hints FROM verdicts v JOIN outcomes o ON o.turn = v.turn AND o.kind = 'main'"
             " WHERE v.at <= ? AND v.hints != '[]'"
             " AND NOT EXISTS (SELECT 1 FROM verdicts w WHERE w.turn = v.turn AND w.seq > v.seq)"
             " ORDER BY v.seq DESC LIMIT ?",
             before,
-            limit * 4,  # hints that are no rules are passed by
+            limit * 4,  # hints that are no rules are skipped
         )
-        return [row["turn"] for row in found if rules_of(row["hints"])][:limit]
+        return [row["turn"] for row in rows if rules_of(row["hints"])][:limit]
 
     def rules_given(self, limit: int) -> list[UserRules]:
-        """User and rules of the newest verdicts that have any."""
+        """Return user and rules for the newest verdicts that have any."""
         rows = self.rows(
             "SELECT t.user, v.hints FROM verdicts v JOIN turns t ON t.id = v.turn"
             " WHERE v.hints != '[]' ORDER BY v.seq DESC LIMIT ?",
@@ -256,6 +256,6 @@ class TurnQueries(LedgerConnection):
 
 
 def _last_rule(verdicts: Sequence[Verdict]) -> Verdict | None:
-    """The first of these that has a rule which is not vague; else the first that has any."""
+    """Return the first verdict with a precise rule; else the first with any rule."""
     precise = (verdict for verdict in verdicts if verdict.precise)
     return next(precise, next((verdict for verdict in verdicts if verdict.rules), None))

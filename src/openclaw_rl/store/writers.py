@@ -1,4 +1,4 @@
-"""One writer for each loop's rows, and those of an import and of a deletion."""
+"""The ledger's writers: one for each loop's rows, and those for imports and deletions."""
 
 from __future__ import annotations
 
@@ -50,22 +50,22 @@ from openclaw_rl.types import (
 )
 from openclaw_rl.types.messages import need_name
 
-# The rows that serving writes: turns, feedback, rewards and ends of sessions, sessions that may not train.
+# Serving's rows: turns, feedback, session rewards and ends, sessions that may not train.
 
 REWARD = ("session", "user", "score", "failed", "at")
 
 
 class ServeLedger(DurableWriter, LedgerReader):
-    """The ledger as serving writes it."""
+    """The ledger's writer for serving."""
 
     writer: ClassVar[Writer | None] = "serve"
 
     def __init__(self, place: AnyPlace, *, sync: Sync, migrations: Sequence[str] | None = None) -> None:
         super().__init__(place, sync=sync, migrations=migrations)
-        self._unsure: set[str] = set()  # turns of which it is not known whether they were committed
+        self._unsure: set[str] = set()  # turns that may or may not have been committed
 
     def add_turn(self, turn: Turn) -> None:
-        """Write an answered turn; durable when this returns. Nothing is kept of a session deleted meanwhile."""
+        """Write an answered turn; durable on return. A turn in a session deleted meanwhile is not written."""
         row = turn_row(turn)  # packed before the file is locked
         try:
             self._insert_turn(turn.id, row)
@@ -85,7 +85,7 @@ class ServeLedger(DurableWriter, LedgerReader):
     def add_feedback(self, feedback: Feedback) -> None:
         """Write explicit feedback on a turn."""
         with self.writing() as db:
-            db.insert("feedback", feedback_row(feedback))  # first: from here on nobody deletes the turn
+            db.insert("feedback", feedback_row(feedback))  # first, since the turn cannot be deleted after this
             if db.row("SELECT 1 FROM turns WHERE id = ?", (feedback.turn,)) is None:
                 raise missing("turn", feedback.turn)
 
@@ -95,9 +95,9 @@ class ServeLedger(DurableWriter, LedgerReader):
             db.insert("endings", {"session": session, "user": user, "at": time.time()})
 
     def add_reward(self, reward: SessionReward) -> bool:
-        """Write what a session is worth, and its group; False, and nothing written, once a turn of it has trained.
+        """Write a session's reward and its group; return False and write nothing once one of its turns has trained.
 
-        One that is sent again, since its sender never saw the answer, is the same one.
+        A repeated reward, sent again because its sender missed the response, counts as the same one.
         """
         with self.writing(alone="trained") as db:
             trained = db.row(
@@ -108,8 +108,8 @@ class ServeLedger(DurableWriter, LedgerReader):
                 "SELECT score, failed FROM session_rewards WHERE session = ? AND user = ? ORDER BY seq DESC LIMIT 1",
                 (reward.session, reward.user),
             )
-            known = newest is not None and (newest["score"], newest["failed"]) == (reward.score, reward.failed)
-            if trained is None and not known:
+            repeated = newest is not None and (newest["score"], newest["failed"]) == (reward.score, reward.failed)
+            if trained is None and not repeated:
                 db.insert("session_rewards", {name: getattr(reward, name) for name in REWARD})
             if trained is None and reward.group is not None:
                 db.execute(
@@ -137,53 +137,53 @@ class ServeLedger(DurableWriter, LedgerReader):
         error: str = "",
         detail: Mapping[str, Any] | None = None,
     ) -> None:
-        """Write how a loop is doing, in place of its report before; each gateway has its own."""
+        """Write a loop's health, replacing its last report; each gateway has its own."""
         name = loop if self.db.slot == 1 else f"{loop} {self.db.slot}"
         super().report(name, state=state, moved=moved, failures=failures, error=error, detail=detail)
 
 
 def _refuse_deleted(db: Database, turn: str, session: str | None, user: str) -> None:
-    """Ids are made as requests come in, so an id before the tombstone's is of a request that came before it."""
+    """Raise DeletedMeanwhile if the turn's request arrived before its session's deletion: ids are made on arrival."""
     where = "session = ? AND user = ? AND id > ?"
     if session is not None and db.row(f"SELECT 1 FROM deletions WHERE {where}", (digest(session), user, turn)):
         raise DeletedMeanwhile(f"the session of turn {turn} was deleted while it was answered")
 
 
-# The work list and the rows of collecting: turns in, outcomes and drops out.
+# Collecting's work list and rows: turns in, outcomes and drops out.
 
 
 class CollectLedger(LedgerWriter, LedgerReader):
-    """The ledger as collecting writes it."""
+    """The ledger's writer for collecting."""
 
     writer: ClassVar[Writer | None] = "collect"
 
     def new_turns(self, limit: int) -> list[ReadTurn]:
-        """Turns that collect has not read yet, oldest first, with their sequence numbers."""
+        """Return turns that collect has not read yet, oldest first, with their sequence numbers."""
         read = self.cursor("turns")
         return self.turns_after(read, limit, up_to=self.horizon("turns", read))
 
     def open_turns(self) -> list[ReadTurn]:
-        """Turns that were read before and have no outcome yet: what a restart must remember."""
+        """Return turns that were read before and have no outcome yet, for a restart."""
         rows = self.rows(
             f"SELECT t.seq, {TURN} FROM open_turns p LEFT JOIN turns t ON t.seq = p.turn_seq ORDER BY p.turn_seq"
         )  # LEFT: SQLite then begins with the few that are open
         return [to_read_turn(row) for row in rows]
 
     def settled_turns(self, since: float) -> list[SettledTurn]:
-        """Settled turns answered at or after ``since``, oldest first: what a restart may want to recognise.
+        """Return settled turns answered at or after ``since``, oldest first, for a restart's matching.
 
-        One that can no longer be decoded is left out: it is settled, and nothing can be recognised by it.
+        A turn that can no longer be decoded is left out: it is settled, and cannot be matched.
         """
         rows = self.rows(
             f"SELECT t.seq, {OUTCOME}, {TURN} FROM turns t JOIN outcomes o ON o.turn = t.id"
             " WHERE t.at >= ? ORDER BY t.seq",
             since,
         )
-        found = [decoded(_settled, row, turn=row["turn_id"]) for row in rows]
-        return [settled for settled in found if not isinstance(settled, UnreadableTurn)]
+        rows_read = [decoded(_settled, row, turn=row["turn_id"]) for row in rows]
+        return [settled for settled in rows_read if not isinstance(settled, UnreadableTurn)]
 
     def new_endings(self, limit: int) -> list[ReadEnding]:
-        """Sessions declared over since collect last looked."""
+        """Return sessions declared over since collect's last read."""
         read = self.cursor("endings")
         rows = self.rows(
             "SELECT seq, session, user, at FROM endings WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?",
@@ -204,10 +204,10 @@ class CollectLedger(LedgerWriter, LedgerReader):
         turns_read: int | None = None,
         endings_read: int | None = None,
     ) -> None:
-        """Write outcomes and drops and move the cursors, all at once; what was read but not settled stays open.
+        """Write outcomes and drops and move the cursors, atomically; turns read but not settled stay open.
 
-        A turn that was deleted meanwhile gets none. One that turns out to be of a session that was deleted after its
-        request came in is deleted with it.
+        A turn that was deleted meanwhile gets no outcome. A turn whose session was deleted after its request arrived is
+        deleted with it.
         """
         late = self._settle(outcomes, drops, turns_read, endings_read)
         if late:
@@ -217,11 +217,11 @@ class CollectLedger(LedgerWriter, LedgerReader):
     def _settle(
         self, outcomes: Sequence[Outcome], drops: Sequence[Drop], turns_read: int | None, endings_read: int | None
     ) -> set[str]:
-        """The turns that are of deleted sessions: they are still open, so that a crash forgets none of them."""
+        """Settle all turns except those in deleted sessions; return these, which stay open in case of a crash."""
         with self.writing(alone="collected") as db:
-            late = stragglers(db, {one.turn: one.session for one in outcomes})
-            gone = late | deleted(db, [one.turn for one in outcomes])
-            outcomes = [one for one in outcomes if one.turn not in gone]
+            late = stragglers(db, {outcome_of_turn.turn: outcome_of_turn.session for outcome_of_turn in outcomes})
+            gone = late | deleted(db, [outcome_of_turn.turn for outcome_of_turn in outcomes])
+            outcomes = [outcome_of_turn for outcome_of_turn in outcomes if outcome_of_turn.turn not in gone]
             if turns_read is not None:
                 db.execute(
                     "INSERT INTO open_turns (turn_seq) SELECT seq FROM turns WHERE seq > ? AND seq <= ?"
@@ -243,11 +243,11 @@ def _settled(row: Row) -> SettledTurn:
     return SettledTurn(seq=row["seq"], turn=to_turn(row), outcome=to_outcome(row))
 
 
-# The work list and the rows of judging: outcomes, late feedback and late rewards in, verdicts out.
+# Judging's work list and rows: outcomes, late feedback and late rewards in, verdicts out.
 
 
 class JudgeLedger(LedgerWriter, LedgerReader):
-    """The ledger as judging writes it."""
+    """The ledger's writer for judging."""
 
     writer: ClassVar[Writer | None] = "judge"
 
@@ -256,7 +256,7 @@ class JudgeLedger(LedgerWriter, LedgerReader):
         self._seen: dict[str, tuple[int, int]] = {}  # the newest feedback and reward that a case was read with, by turn
 
     def unjudged(self, limit: int) -> list[Case | UnreadableTurn]:
-        """Outcomes without a verdict, oldest first."""
+        """Return outcomes without a verdict, oldest first."""
         unjudged = "o.seq > ? AND NOT EXISTS (SELECT 1 FROM verdicts v WHERE v.turn = o.turn)"
         with self.lock:
             low = self.advance("outcomes", f"SELECT min(o.seq) FROM outcomes o WHERE {unjudged}")
@@ -269,7 +269,7 @@ class JudgeLedger(LedgerWriter, LedgerReader):
             return [self._case(row) for row in rows]
 
     def late_feedback(self, limit: int) -> list[Case | UnreadableTurn]:
-        """Turns that got feedback after their verdict and have not trained."""
+        """Return turns that got feedback after their verdict and have not trained."""
         unseen = (
             "f.seq > ? AND NOT EXISTS (SELECT 1 FROM trained x WHERE x.turn = f.turn)"
             " AND f.seq > coalesce((SELECT max(v.feedback_seen) FROM verdicts v WHERE v.turn = f.turn), 0)"
@@ -287,7 +287,7 @@ class JudgeLedger(LedgerWriter, LedgerReader):
             return [self._case(row) for row in once.values()]
 
     def late_rewards(self, limit: int) -> list[Case | UnreadableTurn]:
-        """Turns whose session was paid after their verdict and that have not trained, with that verdict."""
+        """Return turns whose session got a reward after their verdict and that have not trained, with that verdict."""
         untrained = "NOT EXISTS (SELECT 1 FROM trained x WHERE x.turn = t.id)"
         unjudged = (
             "NOT EXISTS (SELECT 1 FROM verdicts v WHERE v.turn = t.id)"
@@ -296,7 +296,7 @@ class JudgeLedger(LedgerWriter, LedgerReader):
         unseen = "r.seq > (SELECT max(v.reward_seen) FROM verdicts v WHERE v.turn = t.id)"
         of_session = "FROM turns t WHERE t.session = r.session AND t.user = r.user"
         with self.lock:
-            low = self.advance(  # a turn that is being judged may get a verdict that does not know the reward yet
+            low = self.advance(  # a turn that is being judged may get a verdict that has not read the reward yet
                 "session_rewards",
                 "SELECT min(r.seq) FROM session_rewards r WHERE r.seq > ? AND EXISTS"
                 f" (SELECT 1 {of_session} AND {untrained} AND ({unjudged} OR {unseen}))",
@@ -320,14 +320,14 @@ class JudgeLedger(LedgerWriter, LedgerReader):
             row["turn_user"],
         )
         self._seen[row["turn_id"]] = (feedback[-1]["seq"] if feedback else 0, paid["seq"] if paid else 0)
-        given = tuple(map(to_feedback, feedback))
+        explicit = tuple(map(to_feedback, feedback))
         reward = to_reward(paid) if paid else None
 
         def read(row: Row) -> Case:
             return Case(
                 turn=to_turn(row),
                 outcome=to_outcome(row),
-                feedback=given,
+                feedback=explicit,
                 reward=reward,
                 verdict=verdict(row) if verdict else None,
             )
@@ -335,22 +335,22 @@ class JudgeLedger(LedgerWriter, LedgerReader):
         return decoded(read, row, turn=row["turn_id"])
 
     def add_verdicts(self, verdicts: Sequence[Verdict], drops: Sequence[Drop] = ()) -> None:
-        """Write verdicts; a later one of the same turn replaces the earlier while the turn has not trained.
+        """Write verdicts; a later verdict on a turn replaces the earlier one until the turn has trained.
 
         A turn that was deleted meanwhile gets none.
         """
         with self.writing(alone="judged") as db:
             gone = deleted(db, [verdict.turn for verdict in verdicts])
             for verdict in verdicts:
-                heard, paid = self._seen.pop(verdict.turn, (0, 0))
+                feedback_seen, paid = self._seen.pop(verdict.turn, (0, 0))
                 if verdict.turn in gone:
                     continue
-                db.insert("verdicts", verdict_row(verdict) | {"feedback_seen": heard, "reward_seen": paid})
+                db.insert("verdicts", verdict_row(verdict) | {"feedback_seen": feedback_seen, "reward_seen": paid})
             insert_drops(db, drops)
             self.save_cursors(db)
 
     def scores(self, window: int) -> list[VerdictScore]:
-        """The newest verdicts of people's main turns, newest first."""
+        """Return the newest verdicts on people's main turns, newest first."""
         rows = self.rows(
             "SELECT t.user, v.score, v.source FROM verdicts v JOIN turns t ON t.id = v.turn"
             " JOIN outcomes o ON o.turn = v.turn AND o.kind = 'main'"
@@ -360,19 +360,19 @@ class JudgeLedger(LedgerWriter, LedgerReader):
         return [VerdictScore(**dict(row)) for row in rows]
 
 
-# The rows that an import writes: recorded turns.
+# Imports' rows: recorded turns.
 
 
 class ImportLedger(DurableWriter, LedgerReader):
-    """The ledger as an import writes it."""
+    """The ledger's writer for imports."""
 
     writer: ClassVar[Writer | None] = "import"
 
     def add_recorded(self, turns: Sequence[tuple[Turn, ImportRecord]]) -> None:
-        """Write one imported conversation, whole or not at all."""
+        """Write one imported conversation, atomically."""
         with self.writing() as db:
             for turn, recorded in turns:
-                db.execute("DELETE FROM deleted_turns WHERE turn = ?", (turn.id,))  # who imports it again wants it
+                db.execute("DELETE FROM deleted_turns WHERE turn = ?", (turn.id,))  # a new import revokes it
                 db.insert("turns", turn_row(turn))
                 db.insert("records", recorded_row(recorded))
 
@@ -381,31 +381,32 @@ class ImportLedger(DurableWriter, LedgerReader):
 
 
 class DeletionLedger(SharedWriter, LedgerReader):
-    """The ledger as a person deletes from it, in any process, beside a run or without one."""
+    """The ledger's writer for deletions, in any process, beside a run or without one."""
 
     access: ClassVar[Access] = "add"
 
     def delete_session(self, session: str, user: str, *, by: str) -> Deletion:
-        """Delete a user's session with everything of it, whole or not at all.
+        """Delete a user's session with all its rows, atomically.
 
-        One that was deleted before, and has no turn since, is told as it was. Raises NotInLedger where there was none.
+        For a session that was deleted before and has no turn since, returns that deletion. Raises NotInLedger if there
+        was none.
         """
         with self.writing(alone="deletion") as db:
             turns = self.turns_of(session, user)
             if not turns:
                 return self._deleted_before(session, user)
-            done = replace(self.deletable(turns, user), at=time.time())
+            deletion = replace(self.deletable(turns, user), at=time.time())
             purge(db, turns)
             purge_session(db, session, user)
-            insert_deletion(db, session, user, by=by, done=done)
+            insert_deletion(db, session, user, by=by, done=deletion)
         self.db.shred()
-        return done
+        return deletion
 
     def forget_note(self, number: int) -> int:
-        """Delete a note that was made by hand, its text out of every row; the number of prompts that it was in.
+        """Delete a note made by hand, and its text from every row; return the number of prompts that contained it.
 
-        For a note that is gone it takes out of prompts what a request under way has written since. Raises NotInLedger
-        for a number that no note ever had, InvalidValue for a note that came of a conversation.
+        For a note that is gone, it deletes the text from prompts that a request under way has written since. Raises
+        NotInLedger for a number that no note ever had, InvalidValue for a note from a conversation.
         """
         with self.writing(alone="notes") as db:
             note = db.row("SELECT turn FROM notes WHERE number = ?", (number,))
@@ -419,7 +420,7 @@ class DeletionLedger(SharedWriter, LedgerReader):
         return prompts
 
     def _deleted_before(self, session: str, user: str) -> Deletion:
-        found = self.deletion(session, user)
-        if found is None:
+        earlier = self.deletion(session, user)
+        if earlier is None:
             raise NotInLedger(f"{user} has no session {session!r}", remedy="'openclaw-rl show' lists the newest")
-        return found
+        return earlier
