@@ -214,7 +214,7 @@ async def test_what_was_practised_in_the_prompt_is_told_apart_from_what_was_lear
     assert practised.index("13 of 16") < practised.index("16 of 16")
     assert "12 of 16" not in shown
     rate = curves[curves.index("Preference rate") :]
-    assert "one point so far, rehearsal 1" in rate, "what was practised says nothing of replies without the note"
+    assert "one point so far, distillation 1" in rate, "what was practised says nothing of replies without the note"
 
 
 async def test_without_keys_only_names_of_this_machine_are_answered(told: TemporaryLedger) -> None:

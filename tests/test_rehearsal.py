@@ -596,7 +596,7 @@ async def test_a_note_that_stays_in_the_prompt_is_practised_there(tmp_path: Path
     )
     told = "\n".join(lineage.version_lines(lineage.version(idle.train, idle.live.number)))
     assert "made version 1 by training with note 1 in the prompt" in told
-    assert "it stays there" in told
+    assert "it stays in the prompt" in told
     idle.close()
 
 

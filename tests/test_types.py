@@ -107,7 +107,7 @@ def test_sampling_out_of_range_names_its_field(field: str, value: float) -> None
 
 
 def test_feedback_must_say_something_and_a_thumb_stays_in_its_range() -> None:
-    with pytest.raises(InvalidValue, match="says nothing"):
+    with pytest.raises(InvalidValue, match="is empty"):
         Feedback(turn="t")
     with pytest.raises(InvalidValue, match="not in -1 .. 1"):
         Feedback(turn="t", score=2.0)
@@ -140,7 +140,7 @@ def test_a_step_cannot_name_a_turn_twice() -> None:
 
 
 def test_a_hint_says_something() -> None:
-    with pytest.raises(InvalidValue, match="says something"):
+    with pytest.raises(InvalidValue, match="needs a text"):
         Hint(text="  ")
 
 

@@ -143,7 +143,7 @@ def test_status_raises_an_alarm_for_a_loop_that_can_no_longer_say_how_it_is(ledg
         ledger.report("serve", state="running", moved=0, failures=0)
         assert views.status(ledger, starve_after=20)["alarms"] == []
         alarms = views.status(ledger, starve_after=20, now=time.time() + 60)["alarms"]
-    assert alarms[0].startswith("loop serve has not reported for 60 s; see whether process")
+    assert alarms[0].startswith("loop serve has not reported for 60 s; check that process")
 
 
 @pytest.fixture

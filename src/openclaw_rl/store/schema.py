@@ -169,6 +169,14 @@ MIGRATIONS: tuple[str, ...] = (
 
 # The ledger's tables in PostgreSQL, as a list of forward migrations; the first makes layout 10, each later one the
 # next.
+#
+# A layout has the same tables and columns as SQLite's, under the same number, so that rows can be copied between the
+# two. Booleans are BOOLEAN, text is compared byte by byte, and sequences assign the numbers.
+#
+# A sequence assigns numbers before a transaction commits, so rows would appear out of order with several gateways. Each
+# insert into a table that a work list reads by number therefore holds a lock, shared with all other inserts, from
+# before it gets a number until it commits; `ledger_horizon` takes that lock alone for a moment, after which no lower
+# number can appear.
 
 FIRST_LAYOUT: Final = 10
 

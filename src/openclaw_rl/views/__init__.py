@@ -1,1 +1,1 @@
-"""Readers of the ledger: status, lineage, transcripts, alarms."""
+"""Views of the ledger: status, lineage, transcripts, alarms."""

@@ -1,4 +1,4 @@
-"""What is looked at in lists and drawn as curves: versions, sessions, the figures of training. Typed, newest first."""
+"""Data for lists and curves: versions, sessions, training figures. Typed, newest first."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from openclaw_rl.types import Turn, Version, texts
 from openclaw_rl.versions import LiveVersions
 
 SessionName: TypeAlias = tuple[str, str]
-"""the name of a session and its user"""
+"""a session's name and its user"""
 SEARCHED = 3000
-"""turns that one search looks through; the next goes on where it ended"""
+"""turns that one search scans; the next search continues after them"""
 _CHUNK = 500
 _EXAMINED = 100
 SMOOTH = 20
-"""verdicts that one point of a rate averages"""
+"""verdicts averaged into one point of a rate"""
 
 
 # --- versions ---
@@ -31,7 +31,7 @@ SMOOTH = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionLine:
-    """A version in the list: what the gate ruled, how its replies were received, whether it is live or pinned."""
+    """A version in the list: the gate's decision, its replies' reception, and its live and pinned marks."""
 
     version: Version
     live: bool
@@ -41,13 +41,13 @@ class VersionLine:
 
     @property
     def bad_high(self) -> float | None:
-        """The upper end of the rate of bad replies, at 95 %."""
+        """The upper bound of the rate of bad replies, at 95 %."""
         found = self.reception
         return wilson(found.bad, found.scored)[1] if found else None
 
 
 def version_lines(ledger: LedgerReader, *, limit: int) -> list[VersionLine]:
-    """The newest versions."""
+    """Return the newest versions."""
     live, pinned, received = ledger.last_live(), ledger.pinned(), ledger.received()
     found = []
     for version in ledger.newest_versions(limit):
@@ -65,7 +65,7 @@ def version_lines(ledger: LedgerReader, *, limit: int) -> list[VersionLine]:
 
 
 def rollback_target(ledger: LedgerReader) -> int | None:
-    """What a rollback would go back to; None where there is nothing."""
+    """Return the version that a rollback would restore; None without one."""
     try:
         return LiveVersions(ledger).rollback_target(None).number
     except NotInLedger:
@@ -77,7 +77,7 @@ def rollback_target(ledger: LedgerReader) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionLine:
-    """A session in the list: how it began, how many turns it has of those looked at, how they went."""
+    """A session in the list: its first question, its number of scanned turns, and their results."""
 
     session: str
     user: str
@@ -89,22 +89,22 @@ class SessionLine:
 
 
 def session_plain(line: SessionLine) -> dict[str, Any]:
-    """A session in the list, for a script."""
+    """Return a session in the list for a script."""
     return {**asdict(line), "tally": line.tally._asdict()}
 
 
 def session_text(line: SessionLine) -> str:
-    """A session in the list, as a line of text that fits a terminal."""
+    """Return a session in the list as a line of text that fits a terminal."""
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(line.at))
     tally = line.tally
-    went = f"{line.turns} turns, {tally.good} good, {tally.bad} bad, {tally.trained} trained"
-    said = " ".join((line.found or line.title).split())
-    return f"{line.session}  {line.user}  {when}  {went}  {said[:60]}"
+    counts = f"{line.turns} turns, {tally.good} good, {tally.bad} bad, {tally.trained} trained"
+    excerpt = " ".join((line.found or line.title).split())
+    return f"{line.session}  {line.user}  {when}  {counts}  {excerpt[:60]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionPage:
-    """One page of sessions; ``next`` is the place to go on from, None at the end; ``looked`` turns were read."""
+    """A page of sessions; ``next`` is the place to continue from, None at the end; ``looked`` turns were scanned."""
 
     lines: tuple[SessionLine, ...]
     next: int | None
@@ -120,7 +120,7 @@ def sessions(
     words: str = "",
     keep: Callable[[SessionTally], bool] = lambda _: True,
 ) -> SessionPage:
-    """Sessions by their newest turn; with ``words`` those that say them, with ``keep`` those whose tally fits."""
+    """Return sessions by their newest turn; filtered by ``words`` in their messages and by ``keep`` on their tally."""
     found: dict[SessionName, list[ListedTurn]] = {}
     hits: dict[SessionName, str] = {}
     place, looked = before, 0
@@ -139,7 +139,7 @@ def sessions(
 
 
 def _newest(ledger: LedgerReader, user: str | None, before: int | None, words: str) -> Iterator[SaidTurn]:
-    """Turns from a place on, newest first, with where they say the words; so many are read at once."""
+    """Yield turns from a place on, newest first, with their matching text; one chunk is read at a time."""
     while True:
         if words:
             turns = ledger.saying(user, words, before=before, limit=_CHUNK)
@@ -153,12 +153,12 @@ def _newest(ledger: LedgerReader, user: str | None, before: int | None, words: s
 
 def _session_line(ledger: LedgerReader, key: SessionName, turns: Sequence[ListedTurn], hit: str | None) -> SessionLine:
     first = ledger.turn(turns[-1].id)
-    asked = texts(first.prompt.messages, "user")
+    questions = texts(first.prompt.messages, "user")
     return SessionLine(
         session=key[0],
         user=key[1],
         at=turns[0].at,
-        title=asked[0] if asked else first.prompt.messages[0].content,
+        title=questions[0] if questions else first.prompt.messages[0].content,
         turns=len(turns),
         tally=ledger.tally([turn.id for turn in turns[:_CHUNK]]),
         found=hit,
@@ -166,8 +166,8 @@ def _session_line(ledger: LedgerReader, key: SessionName, turns: Sequence[Listed
 
 
 def session_turns(ledger: LedgerReader, session: str, user: str, *, limit: int) -> list[Turn]:
-    """The newest turns of a session, oldest first; empty where the user has none of this name."""
-    names = ledger.session(session, user) or ([session] if ledger.has_turn(session) else [])  # a turn by itself
+    """Return a session's newest turns, oldest first; empty if the user has none with this name."""
+    names = ledger.session(session, user) or ([session] if ledger.has_turn(session) else [])  # or a lone turn
     return [turn for turn in map(ledger.turn, names[-limit:]) if turn.user == user]
 
 
@@ -176,7 +176,7 @@ def session_turns(ledger: LedgerReader, session: str, user: str, *, limit: int) 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """Points of one figure, in order; ``good`` says in a sentence what good looks like."""
+    """A figure's points, in order; ``good`` describes a good curve in a sentence."""
 
     name: str
     title: str
@@ -187,16 +187,21 @@ class Curve:
 
 
 _STEPS: tuple[tuple[str, str, str, str], ...] = (
-    ("loss", "Loss", "Falls within a rehearsal; across steps it may go anywhere, as long as it stays finite.", ""),
-    ("gap_mean", "Log-prob gap, engine to trainer", "Near 0: what was sampled is what is trained.", "nats"),
+    ("loss", "Loss", "Falls within a distillation; across steps, any finite value is normal.", ""),
+    ("gap_mean", "Log-prob gap, engine to trainer", "Near 0: engine and trainer agree on the sampled tokens.", "nats"),
     ("ess", "Effective sample size", "Near 1: every sample of a batch counts.", ""),
-    ("grad_norm", "Gradient norm", "Steady; a spike that does not come back is a broken batch.", ""),
-    ("rehearsal_kl_last", "Left to learn after a rehearsal", "Falls towards 0: the weights do it unprompted.", "nats"),
+    ("grad_norm", "Gradient norm", "Steady; a spike that does not recur is a broken batch.", ""),
+    (
+        "rehearsal_kl_last",
+        "Left to learn after a distillation",
+        "Falls towards 0: the weights follow the note alone.",
+        "nats",
+    ),
 )
 
 
 def curves(ledger: LedgerReader, user: str | None, *, limit: int = 400) -> list[Curve]:
-    """Every figure that there are points for."""
+    """Return every curve that has points."""
     steps, marks = ledger.step_metrics(limit), ledger.score_marks(user, limit * 3)
     found = [_of_step(steps, *row) for row in _STEPS]
     found[1:1] = [_drift(ledger)]
@@ -210,7 +215,7 @@ def _of_step(steps: Sequence[StepFigures], name: str, title: str, good: str, uni
 
 
 def _drift(ledger: LedgerReader) -> Curve:
-    """How far each examined version is from the base model, as the gate measured it."""
+    """Return each examined version's distance from the base model, as measured by the gate."""
     points: list[tuple[float, float]] = []
     for decision in reversed(ledger.newest_decisions(_EXAMINED)):
         found = [check["numbers"] for check in decision.evidence.get("checks", ()) if check["name"] == "kl"]
@@ -241,17 +246,19 @@ def _agreement(marks: Sequence[ScoreMark]) -> Curve:
     agreed = [
         float(len({vote for vote in mark.votes if vote is not None}) == 1) for mark in marks if len(mark.votes) > 1
     ]
-    good = "Near 1: the judge's votes say the same. Below 0.7 it guesses."
+    good = "Near 1: the judge's votes agree. Below 0.7 they are close to guesses."
     return Curve(name="agreement", title="Judge agreement", good=good, unit="", points=_rolling(agreed), axis="verdict")
 
 
 def _preference(ledger: LedgerReader) -> Curve:
-    """Of each rehearsal, the share of replies without the note that do what it asks."""
-    last = [done.evidence["last"] for done in ledger.rehearsals()[-200:] if done.practised is None]
-    points = [(float(at), one["met"] / one["replies"]) for at, one in enumerate(last, 1) if one["met"] is not None]
-    good = "Near 1 after each rehearsal: replies do what the note asks, without the note."
+    """Return, for each prompt distillation, the share of replies without the note that follow it."""
+    last = [rehearsal.evidence["last"] for rehearsal in ledger.rehearsals()[-200:] if rehearsal.practised is None]
+    points = [
+        (float(at), result["met"] / result["replies"]) for at, result in enumerate(last, 1) if result["met"] is not None
+    ]
+    good = "Near 1 after each distillation: replies follow the note without it in the prompt."
     return Curve(
-        name="preference", title="Preference rate", good=good, unit="", points=_finite(points), axis="rehearsal"
+        name="preference", title="Preference rate", good=good, unit="", points=_finite(points), axis="distillation"
     )
 
 
@@ -261,14 +268,14 @@ def _speed(steps: Sequence[StepFigures]) -> Curve:
         for step in steps
         if step.metrics.get("seconds", 0) > 0 and "tokens_computed" in step.metrics
     ]
-    good = "Steady; a fall means that the trainer shares its processor with something."
+    good = "Steady; a fall means that the trainer shares its processor with another process."
     return Curve(
         name="speed", title="Training speed", good=good, unit="tokens a second", points=_finite(points), axis="step"
     )
 
 
 def _rolling(values: Sequence[float]) -> tuple[tuple[float, float], ...]:
-    """Means of the newest values up to each, so that single verdicts do not hide the trend."""
+    """Return moving averages of the newest values, so that single verdicts do not hide the trend."""
     found, total = [], 0.0
     for at, value in enumerate(values):
         total += value - (values[at - SMOOTH] if at >= SMOOTH else 0.0)

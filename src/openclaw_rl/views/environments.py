@@ -1,4 +1,4 @@
-"""Environments as they are looked at: success by task and by version, and episodes step by step."""
+"""Data on environments: success by task and by version, and episodes step by step."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from openclaw_rl.store.results import EpisodeLine
 from openclaw_rl.types import ENVIRONMENT, Message, Turn, Verdict, environment_of
 from openclaw_rl.views.browse import Curve
 
-# The screenshots that an environment kept beside the ledger: which of them an episode showed.
+# Screenshots that an environment kept beside the ledger, matched to an episode.
 #
-# They lie in ``screens/`` of the run directory, each under the hash of its bytes; a line of ``episodes.jsonl`` says
-# which one was shown at which step. An environment has an id of its own for an episode, made between the name of the
-# session and the id of its first turn, all of which are in the order of time. Where several began in between, what
-# their actions came to tells them apart; where that does not, their screens were the same.
+# They are in ``screens/`` in the run directory, each under the hash of its bytes; a line of ``episodes.jsonl`` maps an
+# episode's step to its screenshot. An environment gives each episode its own id, created between the session's name and
+# the id of its first turn, all of which sort by time. If several episodes began in between, their actions' results
+# distinguish them; where those are equal, their screens were the same.
 
 FOLDER: Final = "screens"
 _LINES: Final = "episodes.jsonl"
@@ -32,9 +32,9 @@ _NAME: Final = re.compile(r"[0-9a-f]{64}")
 
 
 def kept_screens(root: Path, session: str, turns: Sequence[str], came: Sequence[str]) -> dict[int, str]:
-    """The name of the screen before each step of an episode, and after its last, by the number of replies before it.
+    """Return the screens' names in an episode, before each step and after the last, by the number of earlier replies.
 
-    ``turns`` are the ids of its turns, ``came`` is what came after each of them.
+    ``turns`` are its turns' ids, ``came`` the text after each of them.
     """
     named, lines = _SESSION.fullmatch(session), root / FOLDER / _LINES
     if named is None or not turns or not lines.exists():
@@ -42,22 +42,22 @@ def kept_screens(root: Path, session: str, turns: Sequence[str], came: Sequence[
     episodes: dict[str, list[Mapping[str, Any]]] = {}
     for line in _between(lines, named[1], turns[0]):
         episodes.setdefault(line["episode"], []).append(line)
-    fitting = (shown for shown in episodes.values() if all(_fits(one, came) for one in shown))
-    return {int(one["step"]): str(one["screen"]) for one in next(fitting, ())}
+    candidates = (steps for steps in episodes.values() if all(_fits(step, came) for step in steps))
+    return {int(step["step"]): str(step["screen"]) for step in next(candidates, ())}
 
 
 def _between(lines: Path, after: str, before: str) -> Iterator[Mapping[str, Any]]:
     with lines.open(encoding="utf-8") as file:
         for line in file:
-            found = _EPISODE.match(line)
-            if found is not None and after < found[1] < before and line.endswith("\n"):
+            match = _EPISODE.match(line)
+            if match is not None and after < match[1] < before and line.endswith("\n"):
                 yield json.loads(line)
 
 
 def _fits(shown: Mapping[str, Any], came: Sequence[str]) -> bool:
-    """Whether what an action came to, as the environment said it, stands in what came after that turn.
+    """Check if an action's result, as the environment reported it, is in the text after its turn.
 
-    Nothing came after the last one, as far as the ledger knows.
+    After the last turn, the ledger has no text to compare.
     """
     step = int(shown["step"])
     if step == 0 or step > len(came):
@@ -66,7 +66,7 @@ def _fits(shown: Mapping[str, Any], came: Sequence[str]) -> bool:
 
 
 def picture(root: Path, name: str) -> bytes | None:
-    """The bytes of a screen by its name, None where there is none."""
+    """Return a kept screen by its name, None without one."""
     place = root / FOLDER / name[:2] / f"{name}.png"
     return place.read_bytes() if _NAME.fullmatch(name) and place.is_file() else None
 
@@ -75,12 +75,12 @@ _IMAGE: Final = re.compile(r"data:(image/(?:png|jpeg|webp|gif));base64,([A-Za-z0
 _MOST_STEPS: Final = 200
 _MOST_DECISIONS: Final = 400
 Part = Literal["before", "after"]
-"""where a screen stands: among what a turn was asked with, or what came after it"""
+"""a screen's position: in a turn's prompt, or after its reply"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskLine:
-    """How the episodes of one task ended."""
+    """Counts of one task's episodes by result."""
 
     environment: str
     task: str
@@ -92,7 +92,7 @@ class TaskLine:
 
 
 def tasks_played(ledger: LedgerReader) -> list[TaskLine]:
-    """By environment and task, the most recent first."""
+    """Return the counts by environment and task, the most recent first."""
     return [
         TaskLine(
             environment=environment_of(row.user) or row.user,
@@ -108,25 +108,25 @@ def tasks_played(ledger: LedgerReader) -> list[TaskLine]:
 
 
 def wins(ledger: LedgerReader, environment: str, task: str | None = None) -> Curve:
-    """The share of episodes that each version won, of an environment or of one of its tasks."""
-    counted: dict[int, tuple[int, int]] = {}
+    """Return the share of episodes that each version won, in an environment or in one of its tasks."""
+    counts: dict[int, tuple[int, int]] = {}
     for row in ledger.won():
         if environment_of(row.user) == environment and task in (None, row.task):
-            won, of = counted.get(row.version, (0, 0))
-            counted[row.version] = won + row.won, of + row.episodes
+            won, of = counts.get(row.version, (0, 0))
+            counts[row.version] = won + row.won, of + row.episodes
     return Curve(
         name="wins",
         title="Episodes won, as sampled",
         good="Rises towards 1 as versions follow one another; a fall after a rise is a task that is being forgotten.",
         unit="of its episodes",
-        points=tuple((float(version), won / of) for version, (won, of) in sorted(counted.items())),
+        points=tuple((float(version), won / of) for version, (won, of) in sorted(counts.items())),
         axis="version",
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOutResult:
-    """How many of the gate's held-out tasks a version solves greedily."""
+    """The number of the gate's held-out tasks that a version solves greedily."""
 
     version: int
     solved: int
@@ -134,25 +134,25 @@ class HeldOutResult:
 
 
 def held_out(ledger: LedgerReader, *, limit: int = _MOST_DECISIONS) -> list[HeldOutResult]:
-    """By version, from the gate's newest decisions; one for each version, the live ones that it compared with too."""
-    found: dict[int, HeldOutResult] = {}
+    """Return results by version from the gate's newest decisions, including the live versions in its comparisons."""
+    results: dict[int, HeldOutResult] = {}
     for decision in reversed(ledger.newest_decisions(limit)):
         checks = decision.evidence.get("checks", ())
         numbers = next((check["numbers"] for check in checks if check["name"] == "tasks" and check["numbers"]), None)
         if numbers is not None:
             for version, solved in ((decision.against, numbers["live"]), (decision.version, numbers["candidate"])):
-                found[version] = HeldOutResult(version=version, solved=solved, of=numbers["tasks"])
-    return [found[version] for version in sorted(found)]
+                results[version] = HeldOutResult(version=version, solved=solved, of=numbers["tasks"])
+    return [results[version] for version in sorted(results)]
 
 
 def greedy_wins(ledger: LedgerReader) -> Curve:
-    """The share of the gate's held-out tasks that each version solves greedily."""
+    """Return the share of the gate's held-out tasks that each version solves greedily."""
     return Curve(
         name="greedy",
         title="Held-out tasks solved, greedily",
         good="Rises more slowly than episodes as sampled: the untrained model is better greedily too.",
         unit="of the gate's tasks",
-        points=tuple((float(one.version), one.solved / one.of) for one in held_out(ledger)),
+        points=tuple((float(result.version), result.solved / result.of) for result in held_out(ledger)),
         axis="version",
     )
 
@@ -160,7 +160,7 @@ def greedy_wins(ledger: LedgerReader) -> Curve:
 def episodes(
     ledger: LedgerReader, environment: str, task: str | None, *, session: str | None = None, limit: int = 50
 ) -> list[EpisodeLine]:
-    """The newest episodes of an environment, or of one of its tasks; or the one of a session."""
+    """Return the newest episodes of an environment, of one of its tasks or of a session."""
     return ledger.episodes(ENVIRONMENT + environment, task, session=session, limit=limit)
 
 
@@ -169,9 +169,9 @@ def episodes(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeStep:
-    """One step: what was seen, what was done, and what that was worth; ``after`` is what came of the last one.
+    """A step: the messages seen, the reply, and its verdict; ``after`` are the messages after the last step.
 
-    ``screen`` and ``screen_after`` are names of screenshots that the environment kept, None where it kept none.
+    ``screen`` and ``screen_after`` are names of screenshots that the environment kept, None without one.
     """
 
     turn: Turn
@@ -183,15 +183,15 @@ class EpisodeStep:
 
 
 def episode(ledger: LedgerReader, environment: str, session: str) -> list[EpisodeStep]:
-    """The steps of an episode, in order; raises NotInLedger where there is none."""
+    """Return an episode's steps, in order; raise NotInLedger if there is none."""
     names = ledger.session(session, ENVIRONMENT + environment)[:_MOST_STEPS]
     if not names:
         raise NotInLedger(f"there is no episode {session!r} of {environment}")
     steps = [_step(ledger, name, last=name == names[-1]) for name in names]
-    came = [_came(ledger, name) for name in names]
-    kept = kept_screens(ledger.root, session, names, came)
-    found = [replace(step, screen=kept.get(number)) for number, step in enumerate(steps)]
-    return [*found[:-1], replace(found[-1], screen_after=kept.get(len(found)))]
+    after_texts = [_came(ledger, name) for name in names]
+    kept_names = kept_screens(ledger.root, session, names, after_texts)
+    with_screens = [replace(step, screen=kept_names.get(number)) for number, step in enumerate(steps)]
+    return [*with_screens[:-1], replace(with_screens[-1], screen_after=kept_names.get(len(with_screens)))]
 
 
 def _came(ledger: LedgerReader, name: str) -> str:
@@ -206,22 +206,22 @@ def _step(ledger: LedgerReader, name: str, *, last: bool) -> EpisodeStep:
 
 
 def _news(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """What stands after the policy's last words."""
-    said = [at for at, message in enumerate(messages) if message.role == "assistant"]
-    return tuple(messages[said[-1] + 1 :] if said else messages)
+    """Return the messages after the policy's last reply."""
+    replies = [at for at, message in enumerate(messages) if message.role == "assistant"]
+    return tuple(messages[replies[-1] + 1 :] if replies else messages)
 
 
 def screens(messages: Sequence[Message]) -> list[str]:
-    """The pictures of some messages, as they were sent."""
+    """Return the messages' pictures, as they were sent."""
     return [image for message in messages for image in message.images]
 
 
 def screen(ledger: LedgerReader, turn: Turn, part: Part, number: int) -> tuple[str, bytes]:
-    """A picture of a turn: its type and its bytes. Raises NotInLedger for what is not there, or is no picture."""
+    """Return a turn's picture: its type and its bytes. Raise NotInLedger if it is missing or not a picture."""
     outcome = ledger.outcome(turn.id) if part == "after" else None
     messages = (outcome.next_state if outcome else ()) if part == "after" else _news(turn.prompt.messages)
-    found = screens(messages)
-    read = _IMAGE.fullmatch(found[number]) if 0 <= number < len(found) else None
+    pictures = screens(messages)
+    read = _IMAGE.fullmatch(pictures[number]) if 0 <= number < len(pictures) else None
     if read is None:
         raise NotInLedger(f"turn {turn.id} has no picture {number}")
     try:

@@ -1,4 +1,4 @@
-"""What became of each correction: what was said, what was understood, what was trained, the answer before and now."""
+"""Each correction's effect: its text, its interpretation, its training, the reply before and now."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from openclaw_rl.types import (
 How = Literal["message", "comment", "edit", "thumb"]
 AnswersByTurn: TypeAlias = "Mapping[str, tuple[VersionAnswer, ...]]"
 DECISIONS = 12
-"""how many of the gate's newest decisions are looked through for answers to the same prompt"""
+"""the gate's newest decisions to search for new replies to the same prompt"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedIn:
-    """What a correction was trained in: a step of turns, or (``note`` given) the rehearsal of the note it made.
+    """A correction's training: a step on turns, or (with ``note``) the distillation of the note that it made.
 
-    ``version`` is what the step made, None where it made none; ``ruling`` is the gate's reason, None before it.
+    ``version`` is the step's version, None if it made none; ``ruling`` is the gate's reason, None before its decision.
     """
 
     step: int
@@ -49,7 +49,7 @@ class TrainedIn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionAnswer:
-    """How a version answered the same prompt, and what says so."""
+    """A version's reply to the same prompt, and the source of this reply."""
 
     version: int
     reply: str
@@ -58,7 +58,7 @@ class VersionAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Correction:
-    """One correction, from what was said to what came of it. ``seq`` is its turn's place in the ledger."""
+    """A correction, from its text to its effect. ``seq`` is its turn's place in the ledger."""
 
     seq: int
     turn: str
@@ -80,40 +80,40 @@ class Correction:
 
     @property
     def understood(self) -> bool:
-        """Whether it is known what would have been better; a complaint alone says only that something would."""
+        """True if a possible improvement is known; a complaint alone contains none."""
         return bool(self.notes) or any(hint.kind != "complaint" for hint in self.hints) or (self.score or 0) > 0
 
     @property
     def asks(self) -> bool:
-        """Whether its author should be asked what was meant."""
+        """True if its author should be asked for the meaning."""
         return self.judged and not self.understood and self.how != "edit"
 
     @property
     def learned(self) -> bool:
-        """Whether the weights do by themselves what it asks for."""
+        """True if the weights follow it without the prompt."""
         return bool(self.notes) and all(note.state == "learned" for note in self.notes)
 
 
 def corrections(ledger: LedgerReader, user: str | None, *, limit: int, before: int | None = None) -> list[Correction]:
-    """The newest corrections of a user or (None) of everybody, newest first; ``before`` is a place in the ledger."""
-    people = [user] if user is not None else [one for one in ledger.users() if environment_of(one) is None]
+    """Return the newest corrections by a user or (None) all users, newest first; ``before`` is a ledger place."""
+    people = [user] if user is not None else [name for name in ledger.users() if environment_of(name) is None]
     within = WITHIN // max(len(people), 1)
-    listed = [ledger.corrected(one, before=before, limit=limit, within=within) for one in people]
-    newest = list(heapq.merge(*listed, key=lambda found: -found.seq))[:limit]
+    listed = [ledger.corrected(name, before=before, limit=limit, within=within) for name in people]
+    newest = list(heapq.merge(*listed, key=lambda turn: -turn.seq))[:limit]
     answers = _answers(ledger.newest_decisions(DECISIONS)) if newest else {}
-    return [_correction(ledger, found, answers) for found in newest]
+    return [_correction(ledger, turn, answers) for turn in newest]
 
 
 def unheard(ledger: LedgerReader, user: str, *, limit: int) -> list[Correction]:
-    """What a user went on to say after replies and no judge took for feedback, newest first."""
-    found = [_correction(ledger, listed, {}) for listed in ledger.unheard(user, limit=limit)]
-    return [one for one in found if one.said]
+    """Return a user's messages after replies that no judge took for feedback, newest first."""
+    candidates = [_correction(ledger, listed, {}) for listed in ledger.unheard(user, limit=limit)]
+    return [candidate for candidate in candidates if candidate.said]
 
 
 def correction(ledger: LedgerReader, turn: str) -> Correction:
-    """What became of one turn, corrected or not; raises NotInLedger."""
-    found = ledger.turn(turn)
-    listed = ListedTurn(seq=0, id=found.id, user=found.user, at=found.at, session=None)
+    """Return one turn's correction, corrected or not; raise NotInLedger if the turn is missing."""
+    turn_ = ledger.turn(turn)
+    listed = ListedTurn(seq=0, id=turn_.id, user=turn_.user, at=turn_.at, session=None)
     return _correction(ledger, listed, _answers(ledger.newest_decisions(DECISIONS)))
 
 
@@ -148,42 +148,42 @@ def _heard(verdict: Verdict | None) -> dict[str, Any]:
 
 
 def question(turn: Turn) -> str:
-    """What the user asked last."""
+    """Return the user's last message."""
     return (texts(turn.prompt.messages, "user") or (turn.prompt.messages[-1].content,))[-1]
 
 
 def _said(feedback: Sequence[Feedback], outcome: Outcome | None) -> tuple[str | None, How]:
-    """The correction in its author's own words: said outright first, else the next message."""
-    own = [one for one in feedback if one.source == "explicit"]
-    for one in reversed(own):
-        if one.hint:
-            return one.hint, "comment"
-        if one.edit:
-            return one.edit, "edit"
+    """Return the correction in its author's own words: an explicit comment first, else the next message."""
+    explicit = [feedback_ for feedback_ in feedback if feedback_.source == "explicit"]
+    for feedback_ in reversed(explicit):
+        if feedback_.hint:
+            return feedback_.hint, "comment"
+        if feedback_.edit:
+            return feedback_.edit, "edit"
     messages = texts(outcome.next_state, "user") if outcome else ()
-    if messages and not any((one.score or 0) < 0 for one in own):
+    if messages and not any((feedback_.score or 0) < 0 for feedback_ in explicit):
         return messages[-1], "message"
-    return (None, "thumb") if own else (messages[-1] if messages else None, "message")
+    return (None, "thumb") if explicit else (messages[-1] if messages else None, "message")
 
 
 def _trained(ledger: LedgerReader, turn: str, notes: Sequence[Note]) -> tuple[TrainedIn, ...]:
-    """Every step that this turn, or a note of it, was trained in; oldest first."""
-    found = []
+    """Return every step that this turn, or a note made from it, was trained in; oldest first."""
+    trained = []
     if (used := ledger.trained_in(turn)) is not None:
-        found.append(_trained_in(ledger, used, None))
+        trained.append(_trained_in(ledger, used, None))
     for note in notes:
-        found += [_trained_in(ledger, done.step, done) for done in ledger.rehearsals(note.number)]
-    return tuple(sorted(found, key=lambda one: one.step))
+        trained += [_trained_in(ledger, rehearsal.step, rehearsal) for rehearsal in ledger.rehearsals(note.number)]
+    return tuple(sorted(trained, key=lambda part: part.step))
 
 
 def _trained_in(ledger: LedgerReader, step: int, rehearsal: Rehearsal | None) -> TrainedIn:
-    made = ledger.made_by(step)
-    decisions = ledger.gate_decisions(made.number) if made else []
+    version = ledger.made_by(step)
+    decisions = ledger.gate_decisions(version.number) if version else []
     return TrainedIn(
         step=step,
         note=rehearsal.note if rehearsal else None,
-        version=made.number if made else None,
-        state=made.state if made else None,
+        version=version.number if version else None,
+        state=version.state if version else None,
         ruling=decisions[-1].reason if decisions else None,
         rehearsal=rehearsal,
         at=ledger.step(step).at,
@@ -191,22 +191,22 @@ def _trained_in(ledger: LedgerReader, step: int, rehearsal: Rehearsal | None) ->
 
 
 def _answers(decisions: Sequence[GateDecision]) -> dict[str, tuple[VersionAnswer, ...]]:
-    """By turn, how examined versions answered its prompt again, newest first."""
-    found: dict[str, tuple[VersionAnswer, ...]] = {}
+    """Return examined versions' new replies to a turn's prompt, by turn, newest first."""
+    answers: dict[str, tuple[VersionAnswer, ...]] = {}
     for decision in decisions:
         for example in decision.evidence.get("examples", ()):
             if (turn := example.get("turn")) is not None:
                 answer = VersionAnswer(version=decision.version, reply=example["candidate"], source="the gate's replay")
-                found[turn] = (*found.get(turn, ()), answer)
-    return found
+                answers[turn] = (*answers.get(turn, ()), answer)
+    return answers
 
 
-# --- what is in force ---
+# --- in force ---
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearningProgress:
-    """How learning stands: what is live, whether training is paused and why, what is rehearsed now, what waits."""
+    """The state of learning: the live version, a pause and its reason, the current distillation, the steps so far."""
 
     live: int | None
     paused: str | None
@@ -216,17 +216,17 @@ class LearningProgress:
 
     @property
     def sentence(self) -> str:
-        """The same in a few words."""
+        """The state in a few words."""
         if self.paused is not None:
             return f"Training is paused: {self.paused}"
         if self.rehearsal is not None:
             doing = rehearsing(self.rehearsal["note"], in_prompt=self.rehearsal.get("in_prompt", False))
             return f"{doing.capitalize()}: step {self.rehearsal['step']} of {self.rehearsal['of']}"
-        return "Listening" if self.training else "Nothing trains at the moment"
+        return "Waiting for feedback" if self.training else "Nothing trains at the moment"
 
 
 def progress(ledger: LedgerReader) -> LearningProgress:
-    """How learning stands now."""
+    """Return the present state of learning."""
     loops = {health.loop: health for health in ledger.health()}
     train, last = loops.get("train"), ledger.last_step()
     rehearsal = train.detail.get("rehearsal") if train is not None and train.state == "running" else None

@@ -1,4 +1,4 @@
-"""Where a version comes from, back to the messages that made it; what became of a correction, with its effect.
+"""A version's lineage back to the messages that made it, and a correction's effect.
 
 Plain JSON like the other views, documented in docs/json.md; `version_lines` and `turn_lines` are for a terminal.
 """
@@ -18,21 +18,21 @@ from openclaw_rl.store.results import BadRate
 from openclaw_rl.types import Note, Step, Turn, Version, rehearsing, texts
 from openclaw_rl.versions import LiveVersions
 
-# Former names of published JSON fields: a renamed field is still printed under its old name. Pure.
+# Former names of published JSON fields: a renamed field is also printed under its old name. Pure.
 #
-# Each report keeps its own table of new name -> former name; docs/json.md lists them all.
+# Each report keeps its own table from new to former names; docs/json.md lists them all.
 
 
 def with_aliases(view: Any, former: Mapping[str, str]) -> Any:
-    """The view with every renamed field, at any depth, also under its former name, right behind the new one."""
+    """Return the view with every renamed field, at any depth, also under its former name, right behind the new one."""
     if isinstance(view, Mapping):
-        found: dict[str, Any] = {}
+        renamed: dict[str, Any] = {}
         for name, value in view.items():
-            found[name] = with_aliases(value, former)
+            renamed[name] = with_aliases(value, former)
             if name in former:
-                found[former[name]] = found[name]
-        return found
-    return [with_aliases(one, former) for one in view] if isinstance(view, list | tuple) else view
+                renamed[former[name]] = renamed[name]
+        return renamed
+    return [with_aliases(item, former) for item in view] if isinstance(view, list | tuple) else view
 
 
 View = dict[str, Any]
@@ -44,14 +44,14 @@ FORMER = {
     "next_message": "sentence",
     "failed_version": "fallen",
 }
-"""renamed fields, printed under their former names as well"""
+"""renamed fields, also printed under their former names"""
 FORMER_IN_CHECKS = {"detail": "said", "p_value": "chance"}
 FORMER_CHECKS = {"relevance": "sense", "drift": "slide"}
-"""renamed checks of the gate: the decisions of older runs have the former names"""
+"""renamed checks of the gate: older runs' decisions have the former names"""
 
 
 def versions(ledger: LedgerReader, *, now: float | None = None) -> list[View]:
-    """Every version in a line: where it comes from, what the gate decided, how its replies were received."""
+    """Return every version in a line: its origin, the gate's decision, its replies' reception."""
     rates, live = ledger.bad_rates(), LiveVersions(ledger).live()
     at = time.time() if now is None else now
     rows = [_row(ledger, version, rates.get(version.number), live, at) for version in ledger.versions()]
@@ -79,26 +79,26 @@ def _row(ledger: LedgerReader, version: Version, rate: BadRate | None, live: Ver
 
 
 def version(ledger: LedgerReader, number: int) -> View:
-    """A version back to its beginnings: each step of its line with the turns, verdicts, hints and sentences."""
-    found = ledger.version(number)
-    line = list(_line(ledger, found))
-    steps = [step_behind(ledger, one) for one in line if one.step is not None]
+    """Return a version's full lineage: each step behind its weights with the turns, verdicts, hints and messages."""
+    target = ledger.version(number)
+    line = list(_line(ledger, target))
+    steps = [step_behind(ledger, entry) for entry in line if entry.step is not None]
     view = {
-        "number": found.number,
-        "parent": found.parent,
-        "state": found.state,
-        "note": found.note,
-        "at": found.at,
+        "number": target.number,
+        "parent": target.parent,
+        "state": target.state,
+        "note": target.note,
+        "at": target.at,
         "history": [change._asdict() for change in ledger.history(number)],
-        "gate_decisions": [{**_decision(one), **_evidence(one)} for one in ledger.gate_decisions(number)],
-        "line": [one.number for one in line],
+        "gate_decisions": [{**_decision(entry), **_evidence(entry)} for entry in ledger.gate_decisions(number)],
+        "line": [entry.number for entry in line],
         "steps": steps,
     }
     return dict(with_aliases(view, FORMER))
 
 
 def _line(ledger: LedgerReader, found: Version) -> Iterator[Version]:
-    """The version and all it was built on, newest first; a rollback stands for the weights it went back to."""
+    """Yield the version and all its ancestors, newest first; a rollback counts as the version that it restored."""
     yield found
     weights = found.adapter
     for older in LiveVersions(ledger).ancestors(found):
@@ -108,7 +108,7 @@ def _line(ledger: LedgerReader, found: Version) -> Iterator[Version]:
 
 
 def step_behind(ledger: LedgerReader, made: Version) -> View:
-    """The step that made a version, with every turn it used that was not deleted since."""
+    """Return the step that made a version, with every turn it used that was not deleted since."""
     assert made.step is not None
     step, rehearsal = ledger.step(made.step), ledger.rehearsal_of(made.step)
     return {
@@ -124,22 +124,22 @@ def step_behind(ledger: LedgerReader, made: Version) -> View:
 
 
 def _cause(ledger: LedgerReader, name: str, step: Step | None) -> View:
-    """One turn as a cause: the question, the reply, the user's next message, and the verdict on it."""
-    found, verdict = ledger.turn(name), ledger.verdict(name)
+    """Return a turn as a cause: the question, the reply, the user's next message, and the verdict on it."""
+    source_turn, verdict = ledger.turn(name), ledger.verdict(name)
     source = step.parts.get(name, {}).get("recalled") if step is not None else None
     earlier = ledger.verdict(str(source)) if source is not None else None
     return {
         "turn": name,
-        "user": found.user,
-        "version": found.completion.version,
-        "question": _question(found),
-        "reply": found.completion.reply.content,
+        "user": source_turn.user,
+        "version": source_turn.completion.version,
+        "question": _question(source_turn),
+        "reply": source_turn.completion.reply.content,
         "next_message": _next_message(ledger, name),
         "score": verdict.score if verdict else None,
         "source": verdict.source if verdict else None,
         "note": verdict.note if verdict else None,
         "hints": [asdict(hint) for hint in verdict.hints] if verdict else [],
-        "noted": found.noted.text if found.noted else None,
+        "noted": source_turn.noted.text if source_turn.noted else None,
         "notes": [_made_note(ledger, note) for note in ledger.notes_of_turn(name)],
         "recalled": {"turn": earlier.turn, "rules": [*earlier.rules]} if earlier else None,
     }
@@ -150,18 +150,20 @@ def _made_note(ledger: LedgerReader, note: Note) -> View:
 
 
 def turn(ledger: LedgerReader, name: str) -> View:
-    """A correction forward: the step that used it, the version that made, and the answers before and after."""
+    """Return a correction's effect: the step that used it, the version made, and the replies before and after."""
     used = ledger.trained_in(name)
     step = ledger.step(used) if used is not None else None
-    made = ledger.made_by(used) if used is not None else None
+    version_made = ledger.made_by(used) if used is not None else None
     drop, failed = ledger.dropped(name), ledger.failed_version(name)
-    decisions = ledger.gate_decisions(made.number) if made else []
+    decisions = ledger.gate_decisions(version_made.number) if version_made else []
     view = {
         **_cause(ledger, name, step),
         "pinned": name in ledger.pinned_turns(),
         "dropped": {"stage": drop.stage, "reason": drop.reason, "detail": drop.detail} if drop else None,
         "step": used,
-        "made": {"number": made.number, "state": made.state, "at": made.at} if made else None,
+        "made": {"number": version_made.number, "state": version_made.state, "at": version_made.at}
+        if version_made
+        else None,
         "failed_version": failed._asdict() if failed else None,
         "gate_decision": _decision(decisions[-1]) if decisions else None,
         "before": ledger.turn(name).completion.reply.content,
@@ -171,7 +173,7 @@ def turn(ledger: LedgerReader, name: str) -> View:
 
 
 def _after(ledger: LedgerReader, name: str) -> Iterator[View]:
-    """How versions that the gate examined answered the same prompt again."""
+    """Yield new replies to the same prompt by versions that the gate examined."""
     for decision in ledger.replays(name):
         for example in decision.evidence.get("examples", ()):
             if example["turn"] == name:
@@ -179,8 +181,8 @@ def _after(ledger: LedgerReader, name: str) -> Iterator[View]:
 
 
 def either(ledger: LedgerReader, name: str) -> View:
-    """`version` for a number, `turn` for anything else; the view of a turn has the key ``turn``."""
-    if name.isdecimal() and len(name) < 19:  # more digits are no number of a row
+    """Return `version` for a number, `turn` for any other name; a turn's view has the key ``turn``."""
+    if name.isdecimal() and len(name) < 19:  # more digits than any row number
         return version(ledger, int(name))
     if not name:
         raise NotInLedger("no version or turn is named", remedy="'openclaw-rl versions' lists versions")
@@ -192,7 +194,7 @@ def _question(found: Turn) -> str:
 
 
 def _next_message(ledger: LedgerReader, name: str) -> str | None:
-    """The user's next message."""
+    """Return the user's next message."""
     outcome = ledger.outcome(name)
     messages = texts(outcome.next_state, "user") if outcome else ()
     return messages[-1] if messages else None
@@ -209,7 +211,7 @@ def _decision(one: GateDecision) -> View:
 
 
 def _evidence(one: GateDecision) -> View:
-    """The evidence of a decision, with every check under its present names, whatever code wrote it."""
+    """Return a decision's evidence, with every check under its present names, whatever release wrote it."""
     return {**one.evidence, "checks": [_check(check) for check in one.evidence.get("checks", ())]}
 
 
@@ -226,7 +228,7 @@ def _check(check: View) -> View:
 
 
 def versions_lines(rows: list[View]) -> Iterator[str]:
-    """A table."""
+    """Yield the versions as a table."""
     yield f"{'version':>7}  {'parent':>6}  {'state':<11}  {'step':>4}  {'turns':>5}  {'bad':>9}  {'gate':<8} {'age':>7}"
     for row in rows:
         bad = f"{row['bad']} of {row['scored']}" if row["scored"] else "-"
@@ -245,7 +247,7 @@ def versions_lines(rows: list[View]) -> Iterator[str]:
 
 
 def version_lines(view: View, *, steps: int = 3) -> Iterator[str]:
-    """The story of a version, newest step first."""
+    """Yield a version's history, newest step first."""
     built = " on ".join(map(str, view["line"]))
     yield f"version {view['number']}: {view['state']}, {view['note']}; the line of its weights: {built}"
     for change in view["history"]:
@@ -259,43 +261,47 @@ def version_lines(view: View, *, steps: int = 3) -> Iterator[str]:
             yield f"    live   {_short(example['live'])}"
             yield f"    new    {_short(example['candidate'])}"
     for step in view["steps"][:steps]:
-        if (done := step["rehearsal"]) is not None:
-            yield from _rehearsal_lines(step, done)
+        if (rehearsal := step["rehearsal"]) is not None:
+            yield from _rehearsal_lines(step, rehearsal)
             continue
         yield f"  step {step['number']} made version {step['version']} from {len(step['turns'])} turns:"
         for cause in step["turns"]:
             yield from _cause_lines(cause, indent="    ")
-    rest = len(view["steps"]) - steps
-    if rest > 0:
-        yield f"  and {rest} steps before that (--steps shows more)"
+    older_steps = len(view["steps"]) - steps
+    if older_steps > 0:
+        yield f"  and {older_steps} steps before that (--steps shows more)"
 
 
 def _rehearsal_lines(step: View, done: View) -> Iterator[str]:
     figures = done["evidence"]
-    practised = "practised" in figures
-    how = rehearsing(done["note"], in_prompt=practised)
-    became = "learned" if done["learned"] else "it stays there" if practised else "not learned yet"
+    in_prompt = "practised" in figures
+    how = rehearsing(done["note"], in_prompt=in_prompt)
+    became = "learned" if done["learned"] else "it stays in the prompt" if in_prompt else "not learned yet"
     yield f"  step {step['number']} made version {step['version']} by {how}:"
     yield (
         f"    {figures['steps']} steps on {figures['replies']} replies in {figures['seconds']:.0f} s"
         f" ({figures['ended']}); {became}"
     )
-    for name, what in (("first", "before"), ("last", "after"), ("with_note", "base" if practised else "with the note")):
-        one = figures[name]
-        met = "" if one["met"] is None else f"{one['met']} of {one['replies']} replies do what it asks, "
-        yield f"    {what:<13}  {met}{one['words']:.0f} words, {one['kl']:.3f} nats a token from the teacher"
+    for name, what in (("first", "before"), ("last", "after"), ("with_note", "base" if in_prompt else "with the note")):
+        figure = figures[name]
+        met = "" if figure["met"] is None else f"{figure['met']} of {figure['replies']} replies do what it asks, "
+        yield f"    {what:<13}  {met}{figure['words']:.0f} words, {figure['kl']:.3f} nats a token from the teacher"
 
 
 def turn_lines(view: View) -> Iterator[str]:
-    """The story of a correction."""
+    """Yield a correction's history."""
     yield from _cause_lines(view, indent="")
     if view["dropped"]:
         yield f"did not train: {view['dropped']['reason']} ({view['dropped']['detail']})"
     elif view["step"] is None:
         yield "has not trained yet"
     else:
-        made = view["made"]
-        what = f"which made version {made['number']} ({made['state']})" if made else "which made no version"
+        version_made = view["made"]
+        what = (
+            f"which made version {version_made['number']} ({version_made['state']})"
+            if version_made
+            else "which made no version"
+        )
         yield f"trained in step {view['step']}, {what}"
     if failed := view["failed_version"]:
         yield f"marked: version {failed['version']}, which it trained, was {failed['state']}"
@@ -324,7 +330,7 @@ def _cause_lines(cause: View, *, indent: str) -> Iterator[str]:
 
 
 def age(seconds: float) -> str:
-    """How long ago, in the largest unit that fits."""
+    """Return a duration in the largest unit that fits."""
     for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= size:
             return f"{seconds / size:.0f} {unit}"

@@ -1,4 +1,4 @@
-"""What `notes` prints, as plain JSON and in lines."""
+"""The output of `notes`, as plain JSON and in lines."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ View = dict[str, Any]
 
 
 def one(ledger: LedgerReader, number: int) -> View:
-    """A note, each change of its state, and the correction that it comes from."""
+    """Return a note, each change to its state, and the correction that produced it."""
     note = ledger.note(number)
-    said = None
+    correction = None
     if note.turn is not None and (outcome := ledger.outcome(note.turn)) is not None:
-        said = next((message.content for message in reversed(outcome.next_state) if message.role == "user"), None)
-    return {**shown(note), "said": said, "history": [asdict(change) for change in ledger.note_changes(number)]}
+        correction = next((message.content for message in reversed(outcome.next_state) if message.role == "user"), None)
+    return {**shown(note), "said": correction, "history": [asdict(change) for change in ledger.note_changes(number)]}
 
 
 def shown(note: Note) -> View:
-    """A note in its present state, with the words that go into a prompt for it."""
+    """Return a note in its present state, with its wording for a prompt."""
     return {**asdict(note), "put": put(note)}
 
 
 def by_state(ledger: LedgerReader) -> dict[str, int]:
-    """How many notes are in each state."""
+    """Count the notes in each state."""
     return dict(Counter(note.state for note in ledger.notes()))
 
 
 def put_in(turn: Turn) -> View | None:
-    """What was put into a turn's prompt."""
+    """Return the notes text in a turn's prompt."""
     return None if turn.noted is None else {"text": turn.noted.text, "notes": list(turn.noted.notes)}
 
 
@@ -44,14 +44,14 @@ def put_in(turn: Turn) -> View | None:
 
 
 def put_as(note: Note) -> str:
-    """The words that go into a prompt for a note, where they are others than its own."""
+    """Return a note's wording for a prompt, if it differs from the note's own text."""
     return "" if put(note).rstrip(".") == note.text.rstrip(".") else f"   (put as: {put(note)})"
 
 
 def lines(
     notes: Sequence[Note], last: Mapping[int, NoteChange] | None = None, *, now: float | None = None
 ) -> Iterator[str]:
-    """A table, rules first; ``last`` is each note's last change, which may say why training leaves it a note."""
+    """Yield a table, rules first; ``last`` is each note's last change, whose reason may explain why it stays a note."""
     if not notes:
         yield "no notes; a correction in a conversation makes one, and so does 'openclaw-rl notes add TEXT'"
         return
@@ -74,7 +74,7 @@ def lines(
 
 
 def one_lines(view: View) -> Iterator[str]:
-    """The story of one note."""
+    """Yield one note's history."""
     yield f"note {view['number']} of {view['user']} ({view['kind']}): {view['text']}"
     if view["put"].rstrip(".") != view["text"].rstrip("."):
         yield f"  put into prompts as  {view['put']}"

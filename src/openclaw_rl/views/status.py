@@ -1,4 +1,4 @@
-"""What `status` and `show` print, as plain JSON: stable, documented in docs/json.md, read while the system runs."""
+"""The output of `status` and `show` as plain JSON: stable, documented in docs/json.md, read while the system runs."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from openclaw_rl.views import notes
 from openclaw_rl.views.browse import Curve
 from openclaw_rl.views.lineage import with_aliases
 
-# Is there anything to train on, and is it trained in time? Pure.
+# Alarms on turns that cannot train, or train too late. Pure.
 
 REMEDIES: Mapping[DropReason, str] = {
-    "side turn": "mark talk with the header X-Turn-Type: main, or do not use the '-side' model for it",
+    "side turn": "mark conversations with the header X-Turn-Type: main, or do not use the '-side' model for them",
     "opted out": "remove x-openclaw-rl-train: off from the requests or the key",
     "no signal": "send the whole history with each request, or a session id (X-Session-Id)",
     "alike": "give tasks that the policy solves now and then, neither always nor never",
-    "unjudged": "see whether the judge keeps up (judge in 'openclaw-rl status'), and end each session of a group",
+    "unjudged": "check that the judge keeps up (judge in 'openclaw-rl status'), and end each session of a group",
     "cut off": "raise max_tokens, or set train.train_truncated = true",
     "greedy": "sample with a temperature above 0",
     "not shared": "see train.share",
@@ -33,16 +33,16 @@ REMEDIES: Mapping[DropReason, str] = {
     "late": "end episodes sooner, and name each group of rollouts (x-openclaw-rl-group) only once",
     "redacted": "see serve.redact",
 }
-"""what to do where most turns are dropped for a reason"""
+"""the remedy if most turns are dropped for a reason"""
 
 
 _FEW = 4
 _SHARE = 0.1
-"""turns that are stale by chance, and their share of all that could have trained"""
+"""number of turns that are stale by chance, and their share in all that could have trained"""
 
 
 def falling_behind(stale: int, trained: int) -> str | None:
-    """The alarm when turns come too late to train, because versions are made faster than turns are used; None else."""
+    """Return the alarm if turns are ready too late to train, because versions outpace them; None otherwise."""
     if stale < _FEW or stale < _SHARE * (stale + trained):
         return None
     return (
@@ -52,10 +52,10 @@ def falling_behind(stale: int, trained: int) -> str | None:
 
 
 def nothing_trainable(*, answered: int, trainable: int, reasons: Mapping[DropReason, int], after: int) -> str | None:
-    """The alarm when ``after`` turns or more were answered and none of them may train; None otherwise.
+    """Return the alarm if ``after`` turns or more were answered and none of them may train; None otherwise.
 
-    ``reasons`` counts turns that do not train by why; the most frequent comes first, with its remedy if one is known.
-    Turns that still wait for what comes next belong in none of the counts.
+    ``reasons`` counts turns that do not train by reason; the most frequent is listed first, with its remedy if one is
+    known. Turns that still wait for their next message are in none of the counts.
     """
     if trainable > 0 or answered < after:
         return None
@@ -68,19 +68,19 @@ def nothing_trainable(*, answered: int, trainable: int, reasons: Mapping[DropRea
 View = dict[str, Any]
 
 LATELY = 3600.0
-"""seconds for which turns that came too late to train are an alarm"""
+"""seconds for which turns that were dropped as too late are an alarm"""
 STALE = 30.0
 """seconds without a report after which a running loop is shown as silent"""
 FORMER = {"last_message": "said"}
-"""renamed fields, printed under their former names as well"""
+"""renamed fields, also printed under their former names"""
 LITTLE = 64 * 2**20
-"""bytes of room on the ledger's disk under which there is an alarm"""
+"""free bytes on the ledger's disk under which there is an alarm"""
 
 
 def status(ledger: LedgerReader, *, starve_after: int, now: float | None = None) -> View:
-    """How the run stands: loops, rows, drops by reason, the live version, alarms.
+    """Return the run's state: loops, rows, drops by reason, the live version, alarms.
 
-    ``starve_after`` settled turns of which none may train are an alarm.
+    ``starve_after`` settled turns without a trainable one are an alarm.
     """
     counts = ledger.counts()
     live = LiveVersions(ledger).live()
@@ -122,30 +122,30 @@ def _loop(health: LoopHealth, now: float) -> View:
 
 
 def _gateway(loop: View) -> View:
-    """One of the processes that answer: the first has no number in its loop's name."""
+    """Return one of the serving processes: the first has no number in its loop's name."""
     number = int(loop["loop"].partition(" ")[2] or 1)
-    shown = {name: loop[name] for name in ("state", "pid", "host", "seconds_ago")}
-    return {"gateway": number, "url": loop["detail"].get("url"), **shown}
+    fields = {name: loop[name] for name in ("state", "pid", "host", "seconds_ago")}
+    return {"gateway": number, "url": loop["detail"].get("url"), **fields}
 
 
 def alarms(counts: Mapping[str, int], drops: Mapping[DropReason, int], loops: list[View], *, after: int) -> list[str]:
-    """What a person should look at, each with the reason and the remedy."""
-    found = [
+    """Return the alarms that need attention, each with its reason and remedy."""
+    problems = [
         f"loop {loop['loop']} is failing ({loop['failures']} times in a row): {loop['error']}"
         for loop in loops
         if loop["state"] == "failing"
     ]
-    found += [
-        f"loop {loop['loop']} has not reported for {loop['seconds_ago']:.0f} s; see whether process {loop['pid']} on"
-        f" {loop['host']} still runs, its log, and the room on its disk"
+    problems += [
+        f"loop {loop['loop']} has not reported for {loop['seconds_ago']:.0f} s; check that process {loop['pid']} on"
+        f" {loop['host']} still runs, its log, and the free space on its disk"
         for loop in loops
         if loop["state"] == "silent"
     ]
     for loop in loops:
-        found += [f"{alarm['what']}; {alarm['remedy']}" for alarm in loop["detail"].get("alarms", ())]
+        problems += [f"{alarm['what']}; {alarm['remedy']}" for alarm in loop["detail"].get("alarms", ())]
     trainable = counts["outcomes"] - sum(drops.values())
     starved = nothing_trainable(answered=counts["outcomes"], trainable=trainable, reasons=drops, after=after)
-    return [*found, starved] if starved else found
+    return [*problems, starved] if starved else problems
 
 
 def _room(ledger: LedgerReader) -> list[str]:
@@ -156,41 +156,41 @@ def _room(ledger: LedgerReader) -> list[str]:
 
 
 def turn(ledger: LedgerReader, name: str) -> View:
-    """One turn: its prompt and reply, what came after, its verdict, and whether it trained."""
-    found = ledger.turn(turn_id(name))
-    outcome, verdict = ledger.outcome(found.id), ledger.verdict(found.id)
-    drop, recorded = ledger.dropped(found.id), ledger.recorded(found.id)
-    done = found.completion
+    """Return a turn: its prompt and reply, its outcome and verdict, and its training."""
+    answered = ledger.turn(turn_id(name))
+    outcome, verdict = ledger.outcome(answered.id), ledger.verdict(answered.id)
+    drop, recorded = ledger.dropped(answered.id), ledger.recorded(answered.id)
+    completion = answered.completion
     return {
-        "id": found.id,
-        "at": found.at,
-        "session": outcome.session if outcome else found.session,
-        "declared_session": found.session,
-        "user": found.user,
-        "group": found.group,
-        "client": found.client,
+        "id": answered.id,
+        "at": answered.at,
+        "session": outcome.session if outcome else answered.session,
+        "declared_session": answered.session,
+        "user": answered.user,
+        "group": answered.group,
+        "client": answered.client,
         "kind": outcome.kind if outcome else None,
         "kind_reason": outcome.kind_reason if outcome else None,
         "confidence": outcome.confidence if outcome else None,
         "index": outcome.index if outcome else None,
         "parent": outcome.parent if outcome else None,
-        "prompt": codec.plain(found.prompt),
-        "noted": notes.put_in(found),
-        "reply": codec.plain(done.reply),
-        "finish": done.finish,
-        "flaws": list(done.flaws),
-        "tokens": {"prompt": len(done.prompt_tokens), "reply": len(done.reply_tokens)},
-        "sampling": codec.plain(done.sampling),
-        "trainable": found.trainable,
+        "prompt": codec.plain(answered.prompt),
+        "noted": notes.put_in(answered),
+        "reply": codec.plain(completion.reply),
+        "finish": completion.finish,
+        "flaws": list(completion.flaws),
+        "tokens": {"prompt": len(completion.prompt_tokens), "reply": len(completion.reply_tokens)},
+        "sampling": codec.plain(completion.sampling),
+        "trainable": answered.trainable,
         "imported": recorded is not None,
         "next_state": codec.plain(outcome.next_state) if outcome else None,
         "ended": outcome.ended if outcome else None,
         "evidence": list(outcome.evidence) if outcome else [],
-        "feedback": [asdict(feedback) for feedback in ledger.feedback(found.id)],
+        "feedback": [asdict(feedback) for feedback in ledger.feedback(answered.id)],
         "verdict": _verdict(verdict) if verdict else None,
         "dropped": {"stage": drop.stage, "reason": drop.reason, "detail": drop.detail} if drop else None,
-        "version": done.version,
-        "step": ledger.trained_in(found.id),
+        "version": completion.version,
+        "step": ledger.trained_in(answered.id),
     }
 
 
@@ -209,20 +209,20 @@ def _verdict(verdict: Verdict) -> View:
 
 
 def turn_id(name: str) -> str:
-    """The turn behind a response id: ``resp_`` and ``msg_`` are what the other wire formats put before it."""
+    """Return the turn id in a response id: ``resp_`` and ``msg_`` are other wire formats' prefixes."""
     for prefix in ("resp_", "msg_", "chatcmpl-"):
         name = name.removeprefix(prefix)
     return name
 
 
 def session(ledger: LedgerReader, name: str, user: str | None = None) -> View:
-    """One session: its turns in order, each in a line. ``user`` says whose, where several have one of this name."""
-    users = [each for each in ledger.session_users(name) if user in (None, each)]
+    """Return a session's turns in order, each in a line; ``user`` selects its owner if several users have the name."""
+    users = [owner for owner in ledger.session_users(name) if user in (None, owner)]
     if not users:
         raise NotInLedger(f"there is no session {name!r} in the ledger", remedy="'openclaw-rl show turn ID' names it")
     if len(users) > 1:
         raise NotInLedger(f"{len(users)} users have a session {name!r}: {', '.join(users)}", remedy="give --user")
-    turns = [_line(ledger, ledger.turn(found)) for found in ledger.session(name, users[0])]
+    turns = [_line(ledger, ledger.turn(turn_name)) for turn_name in ledger.session(name, users[0])]
     return {"session": name, "user": users[0], "turns": with_aliases(turns, FORMER)}
 
 
@@ -245,43 +245,43 @@ def _line(ledger: LedgerReader, found: Turn) -> View:
 
 
 def step(ledger: LedgerReader, number: int) -> View:
-    """One step: the turns it used, its metrics, the version it made."""
-    found = ledger.step(number)
-    made = ledger.made_by(number)
-    return {**asdict(found), "version": made.number if made else None}
+    """Return a step: the turns it used, its metrics, the version it made."""
+    target = ledger.step(number)
+    version_made = ledger.made_by(number)
+    return {**asdict(target), "version": version_made.number if version_made else None}
 
 
 def version(ledger: LedgerReader, number: int) -> View:
-    """One version: where it comes from, and what happened to it since."""
-    found = ledger.version(number)
+    """Return a version: its origin and its history."""
+    target = ledger.version(number)
     history = [change._asdict() for change in ledger.history(number)]
-    trained = list(ledger.step(found.step).turns) if found.step is not None else []
+    trained = list(ledger.step(target.step).turns) if target.step is not None else []
     return {
-        "number": found.number,
-        "parent": found.parent,
-        "base": found.base,
-        "adapter": found.adapter,
-        "step": found.step,
-        "state": found.state,
-        "origin": found.origin,
-        "note": found.note,
-        "at": found.at,
+        "number": target.number,
+        "parent": target.parent,
+        "base": target.base,
+        "adapter": target.adapter,
+        "step": target.step,
+        "state": target.state,
+        "origin": target.origin,
+        "note": target.note,
+        "at": target.at,
         "turns": trained,
         "history": history,
     }
 
 
-# How serving is doing now, and how it did in the last hour: looked at from outside, and kept by whoever looks.
+# Serving's present load and its last hour, sampled from outside and kept by the sampling process.
 
 EVERY: Final = 5.0
-"""seconds between two looks"""
+"""seconds between two samples"""
 _KEPT: Final = 720
 _FRESH: Final = 10.0
-"""seconds after which what a server said of itself is old"""
+"""age in seconds after which a server's own report is outdated"""
 
 
 class LiveSample(NamedTuple):
-    """One look: requests that are answered and that wait, tokens of replies since the servers began."""
+    """A sample: running and waiting requests, and reply tokens since the servers began."""
 
     at: float
     running: float
@@ -290,31 +290,35 @@ class LiveSample(NamedTuple):
 
 
 class LiveFigures:
-    """The looks of the last hour, of all servers together."""
+    """The last hour's samples, summed over all servers."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._samples: deque[LiveSample] = deque(maxlen=_KEPT)
 
     def look(self, ledger: LedgerReader) -> None:
-        """Look, unless it was done a moment ago."""
+        """Take a sample, unless the last one is recent."""
         now = self._clock()
         if self._samples and now - self._samples[-1].at < EVERY:
             return
-        loads = [one.detail.get("load", {}) for one in ledger.health() if one.role == "serve" and now - one.at < _FRESH]
+        loads = [
+            health.detail.get("load", {})
+            for health in ledger.health()
+            if health.role == "serve" and now - health.at < _FRESH
+        ]
         if loads:
             sums = [sum(load.get(name, 0.0) for load in loads) for name in ("running", "waiting", "reply_tokens")]
             self._samples.append(LiveSample(now, *sums))
 
     def curves(self) -> list[Curve]:
-        """The queue, and how many tokens came out of it; of minutes before the newest look."""
-        found = [
+        """Return the queue and the served tokens per second, by minutes before the newest sample."""
+        drawn = [
             Curve(
                 name="queue",
                 title="Requests waiting",
-                good="0 most of the time. A queue that stays: more people than sequence slots (policy.slots).",
+                good="0 most of the time. A lasting queue: more people than sequence slots (policy.slots).",
                 unit="now",
-                points=tuple((self._minutes(one), one.waiting) for one in self._samples),
+                points=tuple((self._minutes(sample_), sample_.waiting) for sample_ in self._samples),
                 axis="minute",
             ),
             Curve(
@@ -326,7 +330,7 @@ class LiveFigures:
                 axis="minute",
             ),
         ]
-        return [curve for curve in found if curve.points]
+        return [curve for curve in drawn if curve.points]
 
     def _minutes(self, sample: LiveSample) -> float:
         return round((sample.at - self._samples[-1].at) / 60, 2)
@@ -336,5 +340,5 @@ class LiveFigures:
         return [
             (self._minutes(now), (now.tokens - before.tokens) / (now.at - before.at))
             for before, now in pairs
-            if now.tokens >= before.tokens  # a server that began anew counts from 0
+            if now.tokens >= before.tokens  # a restarted server counts from 0
         ]

@@ -1,12 +1,12 @@
-"""Recorded conversations in and out: the manual format, one object, a list of them, or one per line.
+"""Import and export of recorded conversations: the manual format, one object, a list of them, or one per line.
 
     {"session_id": "…",
      "turns": [{"type": "main", "prompt": "…", "response": "…", "next_state": "…", "trainable": true}]}
 
 ``prompt`` is the user's message, or a list of messages, or absent beside ``messages`` (the whole prompt). A main turn
-whose prompt is the ``next_state`` of the main turn before it goes on that conversation; any other begins a new one.
-``next_state`` is text (the user's next message), one message, or a list of messages. Unknown keys are kept and come
-back with the export. Files are read record by record, so a file may be larger than memory.
+whose prompt is the ``next_state`` of the main turn before it continues that conversation; any other begins a new one.
+``next_state`` is text (the user's next message), one message, or a list of messages. Unknown keys are kept and exported
+again. Files are read record by record, so a file may be larger than memory.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _HALVED = "holds half a character, or bytes that are not UTF-8"
 
 
 class Scorer(Protocol):
-    """What an import asks of a policy: ids, and the log-probs of a reply it did not sample."""
+    """An import's needs from a policy: ids, and the log-probs of a reply that it did not sample."""
 
     @property
     def live(self) -> int: ...
@@ -44,9 +44,9 @@ class Scorer(Protocol):
 
 @dataclass(slots=True)
 class ImportReport:
-    """What an import did: conversations and turns taken, and the records refused, each with its place and reason.
+    """An import's result: the conversations and turns written, and the records refused, each with its place and reason.
 
-    ``known`` turns were in the ledger already and were left as they are. Of the turns taken ``main`` may train, and
+    ``known`` turns were in the ledger already and were left unchanged. Among the turns written, ``main`` may train, and
     ``unread`` counts those of them that get no verdict, by the reason.
     """
 
@@ -58,7 +58,7 @@ class ImportReport:
     refused: list[str] = field(default_factory=list)
 
     def count_verdicts(self, rows: Iterable[tuple[Turn, ImportRecord]], unread: Unread) -> None:
-        """Count of new rows those that may train, and those that ``unread`` gives a reason for."""
+        """Count the new rows that may train, and those for which ``unread`` returns a reason."""
         for turn, record in rows:
             if record.kind == "main" and record.trainable:
                 self.main += 1
@@ -67,7 +67,7 @@ class ImportReport:
 
     @property
     def verdicts(self) -> str:
-        """What share got no verdict and why, in a line; empty where nothing that may train was taken."""
+        """The share without a verdict and the reasons, in a line; empty if no turn that may train was written."""
         if not self.main:
             return ""
         missing = self.unread.total()
@@ -80,14 +80,14 @@ class ImportReport:
 
 Progress: TypeAlias = Callable[[ImportReport], Awaitable[None]]
 Unread: TypeAlias = Callable[[Turn, ImportRecord], str | None]
-"""why a recorded turn gets no verdict; None where it gets one"""
+"""the reason why a recorded turn gets no verdict; None if it gets one"""
 
 # --- in ---
 
 
 @dataclass(frozen=True, slots=True)
 class TranscriptRecord:
-    """One conversation as it stands in a file; ``fault`` is set instead where it cannot be read."""
+    """A conversation as it is in the file; ``fault`` is set instead if it cannot be read."""
 
     line: int
     value: Json = None
@@ -95,7 +95,7 @@ class TranscriptRecord:
 
 
 def records(file: IO[str]) -> Iterator[TranscriptRecord]:
-    """Every top-level object of a JSON list, of JSONL, or of one object over many lines; one in memory at a time."""
+    """Yield each top-level object in a JSON list, in JSONL, or over many lines; one is in memory at a time."""
     text, at, line, in_list = "", 0, 1, False
     decoder = json.JSONDecoder()
     while True:
@@ -111,12 +111,12 @@ def records(file: IO[str]) -> Iterator[TranscriptRecord]:
             try:
                 value, end = decoder.raw_decode(text, at)
             except (ValueError, RecursionError) as error:
-                more = file.read(max(CHUNK, len(text) - at)) if _unfinished(error, text) else ""
-                if more:  # twice as much each time, so that one huge record stays linear
-                    text, at = text[at:] + more, 0
+                chunk = file.read(max(CHUNK, len(text) - at)) if _unfinished(error, text) else ""
+                if chunk:  # twice as much each time, so that one huge record stays linear
+                    text, at = text[at:] + chunk, 0
                     continue
                 yield TranscriptRecord(line, fault=_fault(error, line, text, at))
-                text, at, line = *_next_line(file, text, at), line + 1  # it must not take the others with it
+                text, at, line = *_next_line(file, text, at), line + 1  # later records are still read
                 in_list = in_list and text[at : at + 1] != "["
             else:
                 yield TranscriptRecord(line, value)
@@ -136,14 +136,14 @@ def _fault(error: ValueError | RecursionError, line: int, text: str, at: int) ->
 
 
 def _next_line(file: IO[str], text: str, at: int) -> tuple[str, int]:
-    """Text from the file and where its next line begins in it; no text where the file ends before that."""
+    """Return text from the file and the position of its next line; empty text if the file ends first."""
     while (end := text.find("\n", at) + 1) == 0 and text:
         text, at = file.read(CHUNK), 0
     return text, end
 
 
 def _unfinished(error: ValueError | RecursionError, text: str) -> bool:
-    """Did the text end too early, rather than being wrong? The longest token that can be cut is an escape."""
+    """Check if the text ended too early instead of being wrong. The longest token that can be cut is an escape."""
     if not isinstance(error, json.JSONDecodeError):
         return False
     return error.pos >= len(text) - 8 or error.msg.startswith("Unterminated string")
@@ -159,11 +159,11 @@ async def import_file(
     progress: Progress | None = None,
     unread: Unread | None = None,
 ) -> ImportReport:
-    """Read conversations into the ledger, each whole or not at all; with ``strict`` one bad record refuses the file.
+    """Read conversations into the ledger, each atomically; with ``strict`` one bad record refuses the file.
 
-    A turn whose user, session, place, prompt, reply and next state are in the ledger already is known and not taken
-    again. ``unread`` fills in that part of the report. ``progress`` is awaited after each conversation, and may take
-    its time: nothing is read meanwhile.
+    A turn whose user, session, place, prompt, reply and next state are in the ledger already is counted as known and
+    not written again. ``unread`` fills in that part of the report. ``progress`` is awaited after each conversation, and
+    may take its time: reading pauses meanwhile.
     """
     report = ImportReport()
     if strict:
@@ -183,31 +183,31 @@ async def read_conversations(
     user: str,
     unread: Unread | None = None,
 ) -> AsyncIterator[list[str]]:
-    """Read conversations into the ledger one at a time: after each, its turns that were new, counted in ``report``."""
+    """Read conversations into the ledger one at a time; yield each one's new turns, counted in ``report``."""
     with path.open(encoding="utf-8", errors="surrogateescape") as file:
         for record in records(file):
             try:
                 session, turns = parse(record)
-                found = {turn_id(user, session, index, turn): (index, turn) for index, turn in enumerate(turns)}
-                new = {id: each for id, each in found.items() if not ledger.has_turn(id)}
+                recorded = {turn_id(user, session, index, turn): (index, turn) for index, turn in enumerate(turns)}
+                new = {id: item for id, item in recorded.items() if not ledger.has_turn(id)}
                 rows = [await _row(id, session, index, turn, policy, user) for id, (index, turn) in new.items()]
             except ImportRefused as error:
                 report.refused.append(f"{path}:{error.what}")
                 continue
-            except RequestError as error:  # too long for this model, or a prompt that its template cannot write
+            except RequestError as error:  # too long for this model, or a prompt that its template cannot render
                 report.refused.append(f"{path}:{record.line}: {error.what}")
                 continue
             ledger.add_recorded(rows)
             report.sessions += bool(rows)
             report.turns += len(rows)
-            report.known += len(found) - len(rows)
+            report.known += len(recorded) - len(rows)
             if unread is not None:
                 report.count_verdicts(rows, unread)
             yield list(new)
 
 
 def turn_id(user: str, session: str, index: int, turn: RecordedTurn) -> str:
-    """The id of a recorded turn: the same record of the same user gives the same id, however often it is read."""
+    """Return a recorded turn's id: the same record by the same user always gives the same id."""
     key = [
         user,
         session,
@@ -232,7 +232,7 @@ def _check_all(path: Path) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedTurn:
-    """One turn of a record, parsed."""
+    """A turn in a record, parsed."""
 
     kind: Any
     prompt: Prompt
@@ -243,7 +243,7 @@ class RecordedTurn:
 
 
 def parse(record: TranscriptRecord) -> tuple[str, list[RecordedTurn]]:
-    """A conversation from its record; raises ImportRefused with line and field."""
+    """Parse a conversation's record; raise ImportRefused with line and field."""
     if record.fault:
         raise ImportRefused(f"{record.line}: {record.fault}")
     value = record.value
@@ -290,15 +290,15 @@ def _reply(turn: Mapping[str, Json], *, line: int, where: str) -> Message:
 
 def _prompt(turn: Mapping[str, Json], before: list[RecordedTurn], *, line: int, where: str) -> Prompt:
     if "messages" in turn:
-        whole = {"messages": turn["messages"], "tools": turn.get("tools", ())}
-        return codec.prompt(whole)
-    given = turn.get("prompt")
+        fields = {"messages": turn["messages"], "tools": turn.get("tools", ())}
+        return codec.prompt(fields)
+    value = turn.get("prompt")
     _want(
-        isinstance(given, list | str) and bool(given), line, f"{where}.prompt", "must be a text or a list of messages"
+        isinstance(value, list | str) and bool(value), line, f"{where}.prompt", "must be a text or a list of messages"
     )
-    fresh = _messages(given, line=line, where=f"{where}.prompt")
-    last = next((one for one in reversed(before) if one.kind == "main"), None)
-    if isinstance(given, str) and last is not None and last.next_state == fresh:
+    fresh = _messages(value, line=line, where=f"{where}.prompt")
+    last = next((recorded for recorded in reversed(before) if recorded.kind == "main"), None)
+    if isinstance(value, str) and last is not None and last.next_state == fresh:
         return Prompt(messages=(*last.prompt.messages, last.reply, *fresh), tools=last.prompt.tools)
     return Prompt(messages=fresh)
 
@@ -372,17 +372,17 @@ def _written(reply: Message) -> str:
 
 
 def export(ledger: LedgerReader, *, tokens: bool = False) -> Iterator[Json]:
-    """Every session in the manual format; imported ones exactly as they came, served ones with all that is known."""
+    """Yield every session in the manual format; imported ones exactly as received, served ones with all fields."""
     for session, user in ledger.sessions():
         yield export_session(ledger, session, user, tokens=tokens)
 
 
 def export_session(ledger: LedgerReader, session: str, user: str, *, tokens: bool = False) -> Json:
-    """One session in the manual format."""
+    """Return a session in the manual format."""
     out: dict[str, Json] = {"session_id": session, "turns": []}
-    for turn in [ledger.turn(found) for found in ledger.session(session, user) or [session]]:
-        found = ledger.recorded(turn.id)
-        recorded = found if isinstance(found, ImportRecord) else None
+    for turn in [ledger.turn(entry) for entry in ledger.session(session, user) or [session]]:
+        entry = ledger.recorded(turn.id)
+        recorded = entry if isinstance(entry, ImportRecord) else None
         if recorded and "session" in recorded.extra:
             out |= recorded.extra["session"]
         original = recorded.extra.get("turn") if recorded else None
@@ -393,18 +393,20 @@ def export_session(ledger: LedgerReader, session: str, user: str, *, tokens: boo
 def _exported(ledger: LedgerReader, turn: Turn, *, tokens: bool) -> dict[str, Json]:
     outcome, verdict = ledger.outcome(turn.id), ledger.verdict(turn.id)
     kind = outcome.kind if outcome else turn.declared or "main"
-    done = turn.completion
+    completion = turn.completion
     out: dict[str, Json] = {
         "type": kind,
         "prompt": turn.prompt.messages[-1].content,
-        "response": done.reply.content if done.reply == _bare(done.reply) else codec.plain(done.reply),
+        "response": completion.reply.content
+        if completion.reply == _bare(completion.reply)
+        else codec.plain(completion.reply),
         "next_state": codec.plain(outcome.next_state) if outcome and outcome.next_state else None,
         "trainable": turn.trainable and kind == "main",
         "messages": codec.plain(turn.prompt.messages),
         "id": turn.id,
         "user": turn.user,
         "at": turn.at,
-        "version": done.version,
+        "version": completion.version,
     }
     if turn.prompt.tools:
         out["tools"] = codec.plain(turn.prompt.tools)
@@ -412,9 +414,9 @@ def _exported(ledger: LedgerReader, turn: Turn, *, tokens: bool) -> dict[str, Js
         out |= {"score": verdict.score, "hints": [asdict(hint) for hint in verdict.hints]}
     if tokens:
         out["tokens"] = {
-            "prompt": list(done.prompt_tokens),
-            "reply": list(done.reply_tokens),
-            "logprobs": list(done.logprobs),
+            "prompt": list(completion.prompt_tokens),
+            "reply": list(completion.reply_tokens),
+            "logprobs": list(completion.logprobs),
         }
     return out
 
@@ -424,13 +426,13 @@ def _bare(reply: Message) -> Message:
 
 
 def training_set(ledger: LedgerReader) -> Iterator[Json]:
-    """One line per main turn that has a verdict: its messages with the reply, the score, the hints."""
+    """Yield a line for each main turn that has a verdict: its messages with the reply, the score, the hints."""
     for session, user in ledger.sessions():
-        for found in ledger.session(session, user):
-            outcome, verdict = ledger.outcome(found), ledger.verdict(found)
+        for name in ledger.session(session, user):
+            outcome, verdict = ledger.outcome(name), ledger.verdict(name)
             if outcome is None or verdict is None or outcome.kind != "main":
                 continue
-            turn = ledger.turn(found)
+            turn = ledger.turn(name)
             yield {
                 "id": turn.id,
                 "messages": codec.plain((*turn.prompt.messages, turn.completion.reply)),
@@ -442,7 +444,7 @@ def training_set(ledger: LedgerReader) -> Iterator[Json]:
 
 
 def write_lines(rows: Iterable[Json], file: IO[str]) -> int:
-    """Write rows as JSONL; how many there were."""
+    """Write rows as JSONL; return their number."""
     count = 0
     for row in rows:
         file.write(json.dumps(row, ensure_ascii=False) + "\n")
