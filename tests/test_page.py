@@ -63,7 +63,7 @@ def test_text_is_escaped_wherever_it_is_put_in() -> None:
     ("tag", "attributes"), [("script", {}), ("style", {}), ("iframe", {}), ("p", {"onclick": "x"})]
 )
 def test_no_script_and_no_style_can_stand_in_markup(tag: str, attributes: Mapping[str, str]) -> None:
-    with pytest.raises(AssertionError, match="stands in markup"):
+    with pytest.raises(AssertionError, match="not allowed in markup"):
         el(tag, **attributes)
 
 
@@ -334,7 +334,7 @@ async def test_what_was_taken_as_no_feedback_can_be_called_a_correction(told: Te
     with site(told.path, KEYS) as page:
         await logged_in(page, "key-ann")
         shown = (await page.get("/learning")).text
-    assert "Taken as ordinary talk (1)" in shown
+    assert "Treated as ordinary conversation (1)" in shown
     assert "a little brisker?" in shown
     assert "&quot;turn&quot;: &quot;ann2&quot;" in shown
 
@@ -445,7 +445,7 @@ async def test_a_proposed_note_is_asked_about_with_a_button_for_each_answer(tmp_
     [
         (b"[]", "must be a JSON object"),
         (b"{", "not valid JSON"),
-        (b"{}", "messages: is no list"),
+        (b"{}", "messages: is not a list"),
         (b'{"messages": [{"role": "system", "content": "x"}]}', "messages: a message has a role"),
         (b'{"messages": ["x"]}', "messages: a message has a role"),
     ],
@@ -521,7 +521,7 @@ async def test_two_versions_answer_the_same_prompts_side_by_side(tmp_path: Path)
         assert found["versions"] == [0, 0]
         assert [row["first"] for row in found["rows"]] == ["You said: What is tea?", "You said: What is rain?"]
         wrong = await page.post("/do/compare", json={**body, "second": "live"}, headers=ACT)
-        assert (wrong.status_code, wrong.json()["error"]) == (400, "second: is no version")
+        assert (wrong.status_code, wrong.json()["error"]) == (400, "second: is not a version")
 
 
 async def test_a_reply_is_shown_by_its_very_tokens(tmp_path: Path) -> None:
@@ -568,7 +568,7 @@ async def test_a_session_is_deleted_from_the_page_after_two_questions(tmp_path: 
         [begun, *_] = await said(page, "Tell me about tea")
         gone = {"session": begun["session"], "user": "local"}
         shown = (await page.get("/sessions", params=gone)).text
-        for part in ("Delete this session of local with everything of it: 1 turn?", "Nothing was trained on it."):
+        for part in ("Delete this session of local with all its data: 1 turn?", "Nothing was trained on it."):
             assert part in shown, part
         done = (await page.post("/do/delete", json=gone, headers=ACT)).json()
         assert done == {"said": "1 turn deleted; nothing was trained on it.", "go": "/sessions"}
@@ -584,9 +584,9 @@ async def test_a_session_is_deleted_from_the_page_after_two_questions(tmp_path: 
 async def test_curves_say_what_good_looks_like_and_alarms_come_first(told: TemporaryLedger) -> None:
     with site(told.path) as page:
         shown = (await page.get("/curves")).text
-    for part in ("the disk is full", "free some", "Loss", "Falls within a rehearsal", "Reward", "Preference rate"):
+    for part in ("the disk is full", "free some", "Loss", "Falls within a distillation", "Reward", "Preference rate"):
         assert part in shown, part
-    assert shown.index("the disk is full") < shown.index("Falls within a rehearsal")
+    assert shown.index("the disk is full") < shown.index("Falls within a distillation")
     assert 'aria-label="Reward: -1 at verdict 1, -1 at 2' in shown
 
 

@@ -156,7 +156,7 @@ def test_talk_correct_see_it_learned_and_roll_back(browser: Any, run: tuple[Path
         page.get_by_role("searchbox").fill("about tea")
         page.keyboard.press("Enter")
         page.locator(".sessions a").first.click()
-        follow(page, "what became of it")
+        follow(page, "details")
         expect(page.locator(".tokens .t").first).to_be_visible()
         assert "".join(page.locator(".tokens .t").all_inner_texts()).startswith("You said: Tell me about tea")
 

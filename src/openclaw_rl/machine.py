@@ -12,8 +12,7 @@ from typing import Final
 GIB: Final = 1 << 30
 _CGROUP: Final = Path("/sys/fs/cgroup")
 _MOST_FILES: Final = 65_536
-"""largest open-file limit that a process requests: some systems allow a billion, and some programs loop over all of
-them"""
+"""most open files that a process requests: some systems allow a billion, which some programs loop over"""
 
 
 def total_memory() -> int | None:

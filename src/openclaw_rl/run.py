@@ -198,7 +198,7 @@ class Run:
         return self._read(lambda ledger: LiveVersions(ledger).live()) or self.versions[0]
 
     def rollback(self, to: int | None = None, *, reason: str = "by hand") -> Version:
-        """Serve an earlier version again, by default the one before this; return the new version that has its weights."""
+        """Serve an earlier version again, by default the one before this; return the new version with its weights."""
         version = self._call(roll_back_now(self.config, to=to, why=reason))
         while self._server.policy.live != version.number:
             self._check_alive()

@@ -85,7 +85,7 @@ async def test_a_number_of_a_note_that_is_none_is_not_there(tmp_path: Path, numb
 async def test_a_version_of_5000_digits_is_no_version(page: httpx2.AsyncClient) -> None:
     body = {"prompts": "a", "first": "9" * 5000, "second": "٣"}
     answer = await page.post("/do/compare", json=body)
-    assert (answer.status_code, answer.json()["error"]) == (400, "first: is no version")
+    assert (answer.status_code, answer.json()["error"]) == (400, "first: is not a version")
 
 
 # --- a pool of environments

@@ -41,7 +41,7 @@ MOST_PROPOSED = 20
 _OTHERWISE = "says otherwise"
 _WISHED, _DOUBTED = "said once, perhaps for all replies", "perhaps somebody else's words"
 ReadRemark: TypeAlias = Callable[[str, str], Hint | None]
-"""(inline feedback command on a reply, the reply) -> its hint"""
+"""(explicit comment on a reply, the reply) -> its hint"""
 
 _TAUGHT: frozenset[NoteState] = frozenset({"in force", "learning", "learned", "kept"})
 """the states between which training moves a note; only its user changes the other states"""
@@ -155,32 +155,38 @@ class NotesBook:
         this one lacks; it is then in force again, if the weights had forgotten it or it was switched off. Raises
         InvalidValue if the user already has the maximum number of notes in force.
         """
-        known = self._read_for([given])
-        return self._ledger.atomically(lambda: self._add(given, known.fresh()))
+        cache = self._read_for([given])
+        return self._ledger.atomically(lambda: self._add(given, cache.fresh()))
 
     def take(self, limit: int, read: ReadRemark) -> list[AddedNote]:
-        """Make notes from new verdicts and new inline feedback commands; return the new ones.
+        """Make notes from new verdicts and new explicit comments; return the new ones.
 
-        ``read`` returns a command's hint, None without one. A hint that cannot become a note is logged and skipped.
+        ``read`` returns a comment's hint, None without one. A hint that cannot become a note is logged and skipped.
         Texts are read and compared before the transaction, which only writes.
         """
         verdicts, remarks = self._ledger.new_hints(limit), self._ledger.new_remarks(limit)
         if not verdicts and not remarks:
             return []  # no file lock for this check, which runs several times a second
-        heard = {one.seq: _notes_of(one.user, one.turn, one.hints, "a correction") for one in verdicts}
-        outright = {one.seq: _notes_of(one.user, one.turn, _read(one, read), "said outright") for one in remarks}
-        known = self._read_for(one for found in (heard, outright) for notes in found.values() for one in notes)
-        return self._ledger.atomically(lambda: self._take(limit, heard, outright, known.fresh()))
+        from_verdicts = {
+            entry.seq: _notes_of(entry.user, entry.turn, entry.hints, "a correction") for entry in verdicts
+        }
+        from_comments = {
+            entry.seq: _notes_of(entry.user, entry.turn, _read(entry, read), "an explicit comment") for entry in remarks
+        }
+        cache = self._read_for(
+            entry for group in (from_verdicts, from_comments) for notes in group.values() for entry in notes
+        )
+        return self._ledger.atomically(lambda: self._take(limit, from_verdicts, from_comments, cache.fresh()))
 
     def accept(self, number: int, *, reason: str = "the user said yes") -> AddedNote:
         """Accept a proposed note for all replies: it is in force and replaces the notes that it contradicts."""
-        known = self._read_for([_as_new(self._ledger.note(number))])
+        cache = self._read_for([_as_new(self._ledger.note(number))])
 
         def work() -> AddedNote:
             now = self._ledger.note(number)
             if now.state not in ("proposed", "declined"):
                 raise InvalidValue("number", f"note {number} is {now.state}, only a proposed one can be accepted")
-            return self._enforce(now, known.fresh(), by="user", reason=reason)
+            return self._enforce(now, cache.fresh(), by="user", reason=reason)
 
         return self._ledger.atomically(work)
 
@@ -270,13 +276,13 @@ class NotesBook:
 
     def _read_for(self, given: Iterable[NewNote]) -> _KnownNotes:
         """Read the notes that new ones are compared with, and parse them outside the transaction that writes."""
-        known = _KnownNotes(self._ledger)
+        cache = _KnownNotes(self._ledger)
         for candidate in given:
             saying = _saying(candidate)
-            for old in known.of(candidate.user):
+            for old in cache.of(candidate.user):
                 says_again(saying, _saying(old))
                 contradicts(saying, _saying(old))
-        return known
+        return cache
 
     def _add(self, given: NewNote, known: _KnownNotes) -> AddedNote:
         saying, notes = _saying(given), known.of(given.user)
@@ -416,12 +422,12 @@ def _notes_of(user: str, turn: str, hints: Iterable[Hint], reason: str) -> list[
 
 
 def _read(remark: GivenRemark, read: ReadRemark) -> list[Hint]:
-    """Return the hint in an inline feedback command, as a list; on a reader error, log it and return none."""
+    """Return the hint in an explicit comment, as a list; on a reader error, log it and return none."""
     if not remark.text:
         return []
     try:
         hint = read(remark.text, remark.reply)
-    except Exception:  # users can write any text in a command; one that cannot be read must not stop all notes
+    except Exception:  # a comment can be any text; an unreadable one must not stop all notes
         log.warning("notes.not made turn=%s", remark.turn, exc_info=True)
         return []
     return [] if hint is None else [hint]

@@ -1,4 +1,4 @@
-"""What a person does on the page: each is a call of the public API with that person's key, and nothing else."""
+"""A person's actions on the page: each is a call of the public API with that person's key, and nothing else."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from openclaw_rl.web import parse_json, read_number
 
 OpenLedger: TypeAlias = Callable[[], LedgerReader]
 OpenApi: TypeAlias = "Callable[[str | None], ApiClient]"
-"""a client of the API that acts with a key"""
+"""an API client that acts with a key"""
 Act: TypeAlias = "Callable[[Request, Person, Mapping[str, Json]], Awaitable[Response]]"
 
 LARGEST = 8 * 2**20
-"""bytes of a request's body"""
+"""size limit of a request body in bytes"""
 _DEPTH, _VALUES = 32, 100_000
-"""how deep a body may be nested, and the most values in it"""
+"""limits of a body's nesting depth and of its number of values"""
 _PATIENCE, _LOOK = 8.0, 0.2
-"""seconds that a command's effect is waited for, and between two looks"""
+"""seconds to wait for a command's effect, and between two checks"""
 _PROMPTS = 8
 _COMPARED = 160
-"""most prompts of a comparison, and tokens of a reply in one"""
+"""limits of a comparison: its number of prompts, and the tokens of each reply"""
 _ROLES: Mapping[str, Role] = {"user": "user", "assistant": "assistant"}
 
 
 class Actions:
-    """The acts, by their addresses under /do."""
+    """The actions, by their addresses under /do."""
 
     def __init__(self, ledger: OpenLedger, api: OpenApi) -> None:
         self._ledger = ledger
@@ -56,7 +56,7 @@ class Actions:
         }
 
     async def talk(self, request: Request, person: Person, given: Mapping[str, Json]) -> Response:
-        """A reply as it comes, as lines of JSON; a browser that goes away stops it."""
+        """Stream a reply as lines of JSON; a closed browser connection stops it."""
         session = _word(given, "session") if given.get("session") else new_id()
         prompt = Prompt(messages=_messages(given.get("messages")))
         return StreamingResponse(self._reply(person, prompt, session), media_type="application/x-ndjson")
@@ -72,44 +72,44 @@ class Actions:
             yield _line(error=str(error))
 
     async def feedback(self, request: Request, person: Person, given: Mapping[str, Json]) -> Response:
-        """A thumb, a comment or an edit on a turn."""
+        """Send a thumb, a comment or an edit on a turn."""
         fields = {name: _word(given, name) for name in ("thumb", "comment", "edit") if given.get(name) is not None}
         async with self._api(person.key) as api:
             await api.send_feedback(_word(given, "turn"), **fields)
-        return JSONResponse({"said": "Noted. What becomes of it is in Learning."})
+        return JSONResponse({"said": "Noted. Learning shows its effect."})
 
     async def add_note(self, request: Request, person: Person, given: Mapping[str, Json]) -> Response:
-        """A note of the person's own."""
+        """Add a note by the person."""
         async with self._api(person.key) as api:
             note = await api.add_note(_word(given, "text"))
         return JSONResponse({"said": f"Note {note.number} is in your next prompt."})
 
     async def switch_note(self, request: Request, person: Person, given: Mapping[str, Json]) -> Response:
-        """A note into prompts or out of them."""
+        """Switch a note on or off."""
         async with self._api(person.key) as api:
             note = await api.switch_note(_note(request), given.get("enabled") is True)
         return JSONResponse({"said": f"Note {note.number} is {note.state}."})
 
     async def accept_note(self, request: Request, person: Person, given: Mapping[str, Json]) -> Response:
-        """A proposed note is meant for all replies."""
+        """Accept a proposed note for all replies."""
         async with self._api(person.key) as api:
             note = await api.accept_note(_note(request))
         return JSONResponse({"said": f"Note {note.number} is in your next prompt."})
 
     async def decline_note(self, request: Request, person: Person, given: Mapping[str, Json]) -> Response:
-        """A proposed note is not meant for all replies."""
+        """Decline a proposed note for all replies."""
         async with self._api(person.key) as api:
             note = await api.decline_note(_note(request), only_here=given.get("only_here") is True)
-        return JSONResponse({"said": f"Note {note.number} is asked about no more."})
+        return JSONResponse({"said": f"Note {note.number} will not be asked about again."})
 
     async def remove_note(self, request: Request, person: Person, given: Mapping[str, Json]) -> Response:
-        """A note away for good."""
+        """Remove a note for good."""
         async with self._api(person.key) as api:
             await api.remove_note(_note(request))
         return JSONResponse({"said": "The note is removed."})
 
     async def again(self, request: Request, person: Person, given: Mapping[str, Json]) -> Response:
-        """The prompt of a turn, answered by what is live now; nothing is trained on it."""
+        """Answer a turn's prompt with the live version; the reply never trains."""
         name = _word(given, "turn")
         turn = await asyncio.to_thread(self._own_turn, person, name)
         async with self._api(person.key) as api:
@@ -117,14 +117,14 @@ class Actions:
         return JSONResponse({"version": reply.version, "text": reply.text})
 
     async def control(self, request: Request, person: Person, given: Mapping[str, Json]) -> Response:
-        """What the run is to do; waits a little, so that its effect is seen."""
+        """Send a command to the run; wait briefly, so that its effect is seen."""
         command, version, turn = _word(given, "command"), given.get("version"), given.get("turn")
         reason = _word(given, "reason") if given.get("reason") else None
         async with self._api(person.key) as api:
             number = await api.control(command, version=version, turn=turn, reason=reason)
-        done = await self._carried_out(number)
-        later = "a running trainer takes it up at its next tick"
-        return JSONResponse({"said": f"{command}: done." if done else f"{command}: written down; {later}."})
+        carried_out = await self._carried_out(number)
+        later = "a running trainer applies it at its next tick"
+        return JSONResponse({"said": f"{command}: done." if carried_out else f"{command}: recorded; {later}."})
 
     async def _carried_out(self, number: int) -> bool:
         def look() -> bool:
@@ -138,7 +138,7 @@ class Actions:
         return False
 
     async def compare(self, request: Request, person: Person, given: Mapping[str, Json]) -> Response:
-        """The same prompts answered by two versions; nothing is trained on them."""
+        """Answer the same prompts with two versions; the replies never train."""
         lines = [line.strip() for line in _word(given, "prompts").splitlines() if line.strip()][:_PROMPTS]
         versions = [_number(given, name) for name in ("first", "second")]
         async with self._api(person.key) as api:
@@ -149,22 +149,22 @@ class Actions:
                 options = {"model": f"{model}@{version}", "seed": 0, "max_tokens": _COMPARED}
                 return (await api.complete(prompt, train=False, notes=False, options=options)).text
 
-            asked = [ask(line, version) for line in lines for version in versions]
-            replies = iter(await asyncio.gather(*asked))
+            requests = [ask(line, version) for line in lines for version in versions]
+            replies = iter(await asyncio.gather(*requests))
         rows = [{"prompt": line, "first": next(replies), "second": next(replies)} for line in lines]
         return JSONResponse({"versions": versions, "rows": rows})
 
     async def tokens(self, request: Request, person: Person, given: Mapping[str, Json]) -> Response:
-        """The tokens of a reply with their log-probs."""
+        """Return a reply's tokens with their log-probs."""
         async with self._api(person.key) as api:
-            found = await api.tokens(_word(given, "turn"))
-        return JSONResponse({"tokens": [[one.text, round(one.logprob, 3)] for one in found]})
+            pieces = await api.tokens(_word(given, "turn"))
+        return JSONResponse({"tokens": [[piece.text, round(piece.logprob, 3)] for piece in pieces]})
 
     async def delete(self, request: Request, person: Person, given: Mapping[str, Json]) -> Response:
-        """A session away for good, with everything of it."""
+        """Delete a session for good, with all its rows."""
         async with self._api(person.key) as api:
-            said = await api.delete_session(_word(given, "session"), user=_word(given, "user"))
-        return JSONResponse({"said": f"{said[0].upper()}{said[1:]}.", "go": "/sessions"})
+            summary = await api.delete_session(_word(given, "session"), user=_word(given, "user"))
+        return JSONResponse({"said": f"{summary[0].upper()}{summary[1:]}.", "go": "/sessions"})
 
     def _own_turn(self, person: Person, name: str) -> Prompt:
         with self._ledger() as ledger:
@@ -175,7 +175,7 @@ class Actions:
 
 
 async def read_json(request: Request) -> Mapping[str, Json]:
-    """The body as an object; RequestError where it is none."""
+    """Read the body as an object; raise RequestError for any other body."""
     body = b""
     async for part in request.stream():
         body += part
@@ -187,7 +187,7 @@ async def read_json(request: Request) -> Mapping[str, Json]:
 def _word(given: Mapping[str, Json], name: str) -> str:
     value = given.get(name)
     if not isinstance(value, str) or not value.strip():
-        raise RequestError(f"{name}: is missing, or is no text", field=name)
+        raise RequestError(f"{name}: is missing or not a text", field=name)
     return value
 
 
@@ -203,15 +203,15 @@ def _number(given: Mapping[str, Json], name: str) -> int:
     if isinstance(value, str):
         value = read_number(value)
     if not isinstance(value, int) or isinstance(value, bool):
-        raise RequestError(f"{name}: is no version", field=name)
+        raise RequestError(f"{name}: is not a version", field=name)
     return value
 
 
 def _messages(given: Json) -> tuple[Message, ...]:
     if not isinstance(given, list) or not given:
-        raise RequestError("messages: is no list of messages", field="messages")
+        raise RequestError("messages: is not a list of messages", field="messages")
     try:
-        return tuple(Message(role=_ROLES[one["role"]], content=str(one["content"])) for one in given)
+        return tuple(Message(role=_ROLES[message["role"]], content=str(message["content"])) for message in given)
     except (KeyError, TypeError) as error:
         raise RequestError(f"messages: a message has a role and a content: {error}", field="messages") from error
 

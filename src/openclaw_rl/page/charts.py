@@ -1,4 +1,4 @@
-"""Curves as drawings that need no script: a line, and the same in words for whoever cannot see it. Pure."""
+"""Curves as drawings without a script: a line, and the same in words for screen readers. Pure."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from openclaw_rl.views.status import REMEDIES
 
 WIDE, HIGH, EDGE = 600.0, 160.0, 8.0
 _MOST = 300
-"""points of a line: more would not be seen"""
+"""most points of a line: more would be indistinguishable"""
 
 
 def chart(curve: Curve) -> Html:
-    """A card with the curve, what it is now, and what good looks like."""
+    """Return a card with the curve, its present value, and a description of a good curve."""
     points = thinned(curve.points)
     first, last = points[0], points[-1]
     low, high = min(y for _, y in points), max(y for _, y in points)
-    told = f"{curve.title}: {figure(first[1])} at {curve.axis} {first[0]:g}, {figure(last[1])} at {last[0]:g}"
+    summary = f"{curve.title}: {figure(first[1])} at {curve.axis} {first[0]:g}, {figure(last[1])} at {last[0]:g}"
     spread = f"; between {figure(low)} and {figure(high)}"
     return el(
         "figure",
@@ -28,7 +28,7 @@ def chart(curve: Curve) -> Html:
             el("h2", curve.title),
             el("p", el("strong", figure(last[1])), el("span", curve.unit, class_="faint"), class_="value"),
         ),
-        *(_drawn(curve, points, low, high, label=told + spread) if len(points) > 1 else [_alone(curve, first)]),
+        *(_drawn(curve, points, low, high, label=summary + spread) if len(points) > 1 else [_alone(curve, first)]),
         el("p", curve.good, class_="good-is"),
         class_="card curve",
     )
@@ -44,7 +44,7 @@ def _alone(curve: Curve, point: tuple[float, float]) -> Html:
 
 
 def thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """At most so many of them, evenly, the last one always."""
+    """Return at most ``_MOST`` of the points, evenly spaced, always with the last one."""
     if len(points) <= _MOST:
         return list(points)
     every = len(points) / _MOST
@@ -52,7 +52,7 @@ def thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def figure(value: float) -> str:
-    """A number as a person reads it."""
+    """Format a number for a person."""
     size = abs(value)
     if value == int(value):
         return f"{value:,.0f}"
@@ -77,14 +77,14 @@ def _drawing(points: Sequence[tuple[float, float]], low: float, high: float, *, 
 def _place(
     point: tuple[float, float], points: Sequence[tuple[float, float]], low: float, high: float
 ) -> tuple[float, float]:
-    left, right = points[0][0], points[-1][0]
-    across = (point[0] - left) / (right - left) if right > left else 1.0
+    start, end = points[0][0], points[-1][0]
+    across = (point[0] - start) / (end - start) if end > start else 1.0
     up = (point[1] - low) / (high - low) if high > low else 0.5
     return EDGE + across * (WIDE - 2 * EDGE), HIGH - EDGE - up * (HIGH - 2.5 * EDGE)
 
 
 def bars(rows: Sequence[tuple[str, float, str]], *, label: str) -> Html:
-    """Amounts beside their names: name, amount, what is said of it."""
+    """Draw amounts beside their names: name, amount, its label."""
     most = max((amount for _, amount, _ in rows), default=0.0) or 1.0
     drawn = [
         el(
@@ -98,20 +98,20 @@ def bars(rows: Sequence[tuple[str, float, str]], *, label: str) -> Html:
                 preserveAspectRatio="none",
                 aria_hidden="true",
             ),
-            el("span", said),
+            el("span", amount_label),
         )
-        for name, amount, said in rows
+        for name, amount, amount_label in rows
     ]
     return el("ul", *drawn, class_="amounts", aria_label=label)
 
 
-# Curves: figures of training and serving, each with what good looks like, and what does not train.
+# Curves: figures of training and serving with descriptions of good curves, and the turns that do not train.
 
 
 def curves_view(
     curves: Sequence[Curve], drops: Mapping[DropReason, int], found: Sequence[str], *, waiting: str
 ) -> Html:
-    """Alarms first, then what moves, then what was left out of training and why."""
+    """Draw alarms, then curves, then the turns left out of training with their reasons."""
     drawn = [chart(curve) for curve in curves]
     nothing = empty("Nothing to draw yet", "Figures come with the first verdicts and the first step.")
     return join(
@@ -129,7 +129,7 @@ def _drops(drops: Mapping[DropReason, int]) -> Html:
     return el(
         "section",
         el("h2", "Turns that do not train, by reason"),
-        el("p", "Every drop is counted. Side turns and talk without feedback are most of them in a sound run."),
+        el("p", "Every drop is counted. In a healthy run most are side turns and conversations without feedback."),
         bars(rows, label="Turns dropped, by reason"),
         el("ul", *advice, class_="advice") if advice else None,
         class_="card drops",

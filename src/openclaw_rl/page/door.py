@@ -1,8 +1,8 @@
-"""Who comes in: loopback without a key, else whoever logs in with one.
+"""Access to the page: loopback without a key, else a login with a key.
 
-Without keys everybody on this machine is one person, so the door looks at how a request came: by a loopback name (a
-foreign name that leads here is a trick of another site) and from a page of this very address. With keys a cookie that
-no script can read and no other site can send stands for a login; the key itself stays in this process.
+Without keys all users of this machine are one person, so a request is accepted only under a loopback name (a foreign
+name that resolves to this machine is another site's trick) and from a page at this address. With keys, a cookie that no
+script can read and no other site can send represents a login; the key itself stays in this process.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from openclaw_rl.web import is_own_origin, refuse_foreign_page
 
 COOKIE = "openclaw_page"
 MARK = "x-openclaw-page"
-"""a header that every act of the page carries and that no form of another site can send"""
+"""a header on each of the page's actions, which no form on another site can send"""
 LASTS = 12 * 3600.0
-"""seconds after which a login is over"""
+"""seconds after which a login expires"""
 _MOST_LOGINS = 1000
 _MOST_TRIES = 10
 _TRIES_SECONDS = 60.0
@@ -33,10 +33,10 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self';"
     " form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
 )
-"""the content security policy: nothing from elsewhere, and nothing that stands inside a page, runs"""
+"""the content security policy: no external resource and no inline script runs"""
 _SEARCH_POLICY = POLICY.replace("form-action 'none'", "form-action 'self'")
 SEARCH_HEADERS: Mapping[str, str] = {"content-security-policy": _SEARCH_POLICY}
-"""of a view with a search, which the browser sends itself; every other form waits for our script, a key's among them"""
+"""for a view with a search form, which the browser submits itself; all other forms, also a key's, need our script"""
 HEADERS: Mapping[str, str] = {
     "content-security-policy": POLICY,
     "x-content-type-options": "nosniff",
@@ -49,7 +49,7 @@ HEADERS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Person:
-    """Who looks: the user, the key that acts for them (None where none is needed), and whether they see everybody."""
+    """A page user, the key that acts for them (None if none is needed); ``admin``: they see all users' rows."""
 
     user: str
     key: str | None
@@ -57,12 +57,12 @@ class Person:
 
     @property
     def scope(self) -> str | None:
-        """Whose rows they see: their own, None for everybody's."""
+        """The user whose rows are visible: their own, None for all."""
         return None if self.admin else self.user
 
 
 class Door:
-    """Lets people in. ``keys`` maps each key to its user; ``admins`` are the users who see everybody."""
+    """Checks logins. ``keys`` maps each key to its user; ``admins`` are the users who see all rows."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Door:
         nobody: str = "local",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``nobody`` is who everybody is where there are no keys."""
+        """``nobody`` is the only user's name if there are no keys."""
         self._keys = [(key.encode(), key, user) for key, user in keys.items()]
         self._admins = frozenset(admins)
         self._nobody = Person(user=nobody, key=None, admin=True)
@@ -82,17 +82,17 @@ class Door:
         self.open = not keys
 
     def person(self, request: Request) -> Person | None:
-        """Who asks; None for somebody who has to log in first. Raises RequestError for what must not come in."""
+        """Return the request's user; None if a login is needed. Raise RequestError for a forbidden request."""
         if self.open:
             refuse_foreign_page(request.headers, ())
             return self._nobody
-        kept = self._inside.get(request.cookies.get(COOKIE, ""))
-        return kept[1] if kept is not None and self._clock() - kept[0] < LASTS else None
+        login = self._inside.get(request.cookies.get(COOKIE, ""))
+        return login[1] if login is not None and self._clock() - login[0] < LASTS else None
 
     def log_in(self, key: str, *, address: str) -> str:
-        """The token of a new login. NotAllowed for an unknown key, which counts against ``address`` alone.
+        """Log in; return the new login's token. Raise NotAllowed for an unknown key, counted for ``address`` alone.
 
-        A known key is admitted whatever came before it: wrong keys of others must not lock its holder out.
+        A known key is admitted regardless of earlier attempts: wrong keys from others must not lock its owner out.
         """
         now, person = self._clock(), self._of(key)
         if person is None:
@@ -104,7 +104,7 @@ class Door:
         return token
 
     def _wrong_key(self, address: str, now: float) -> NotAllowed:
-        """Count a wrong key of an address; the refusal."""
+        """Count a wrong key for an address; return the refusal."""
         tries = [at for at in self._tries.pop(address, []) if now - at < _TRIES_SECONDS]
         self._tries[address] = [*tries, now][-_MOST_TRIES:]
         if len(self._tries) > _MOST_ADDRESSES:
@@ -114,21 +114,21 @@ class Door:
         return NotAllowed("this key is not known", remedy="give a key of serve.keys_file, or OPENCLAW_API_KEY")
 
     def log_out(self, token: str) -> None:
-        """The login is over, whatever else knows its token."""
+        """End the login, for all holders of its token."""
         self._inside.pop(token, None)
 
     def _of(self, given: str) -> Person | None:
-        found = None
-        for packed, key, user in self._keys:  # all of them, so that time tells nothing
+        person = None
+        for packed, key, user in self._keys:  # compares all of them, so that timing reveals nothing
             if hmac.compare_digest(packed, given.encode()):
-                found = Person(user=user, key=key, admin=user in self._admins)
-        return found
+                person = Person(user=user, key=key, admin=user in self._admins)
+        return person
 
 
 def refuse_foreign_act(headers: Mapping[str, str]) -> None:
-    """What changes something must come from a page of this very address."""
+    """Refuse a change unless a page at this address sends it."""
     if headers.get(MARK) is None:
-        raise RequestError(f"the header {MARK} is missing", status=403, remedy="act from the page, or by the API")
+        raise RequestError(f"the header {MARK} is missing", status=403, remedy="use the page or the API")
     origin, site = headers.get("origin"), headers.get("sec-fetch-site", "same-origin")
     if site != "same-origin" or (origin is not None and not is_own_origin(origin, headers.get("host", ""))):
-        raise RequestError("another site asks for this", status=403, remedy="act from the page itself")
+        raise RequestError("another site sent this request", status=403, remedy="use the page itself")

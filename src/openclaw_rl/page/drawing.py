@@ -1,4 +1,4 @@
-"""Each view as it is drawn for a person: what is read of the ledger, for whom, and from what the address says."""
+"""The views as drawn for a person, from the ledger, the person's rights and the address."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from openclaw_rl.views.environments import picture
 from openclaw_rl.views.learning import Correction
 
 CORRECTIONS, VERSIONS, SESSIONS, TURNS = 20, 50, 30, 100
-"""how many of each stand on one page"""
+"""items per page in each view"""
 WAITING = 1000
-"""beyond this many it is enough to know that they are many"""
+"""limit for the number of waiting turns shown"""
 
 
 class Drawing:
-    """The views of one person, at one moment of the ledger."""
+    """A person's views, at one moment of the ledger."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Drawing:
         alarms: Sequence[str] = (),
         live: Sequence[Curve] = (),
     ) -> None:
-        """``live`` are curves of serving, which the ledger does not keep."""
+        """``live`` are curves of serving, which the ledger does not contain."""
         self._ledger = ledger
         self._person = person
         self._query = query
@@ -50,8 +50,8 @@ class Drawing:
         self._live = live
 
     def draw(self, view: str) -> Html:
-        """A view by its name."""
-        drawn: Mapping[str, Draw] = {
+        """Draw a view by its name."""
+        views: Mapping[str, Draw] = {
             "talk": Drawing.talk,
             "learning": Drawing.learning,
             "versions": Drawing.versions,
@@ -59,25 +59,26 @@ class Drawing:
             "environments": Drawing.environments,
             "sessions": Drawing.sessions,
         }
-        return drawn[view](self)
+        return views[view](self)
 
     def talk(self) -> Html:
-        """A talk, by its session or new."""
+        """Draw a conversation, by its session or new."""
         return talk_view(read_talk(self._ledger, self._person, self._query.get("session")))
 
     def learning(self) -> Html:
-        """All corrections, or the one of a turn."""
+        """Draw all corrections, or one turn's."""
         ledger, person = self._ledger, self._person
         notes = [note for note in ledger.notes(person.scope) if note.state not in ("replaced", "declined", "removed")]
         turn, before = self._query.get("turn"), self._number("before")
-        found, more = self._corrections(turn, before)
+        corrections, older = self._corrections(turn, before)
         lessons = Lessons(
-            corrections=found,
+            corrections=corrections,
             notes=notes,
             notes_on=ledger.notes_enabled(person.user),
-            whose=person.scope is None and len({note.user for note in notes} | {one.user for one in found}) > 1,
+            whose=person.scope is None
+            and len({note.user for note in notes} | {correction.user for correction in corrections}) > 1,
             unheard=() if turn or before else learning.unheard(ledger, person.user, limit=5),
-            more=more,
+            more=older,
             one=turn is not None,
         )
         return learning_view(lessons, learning.progress(ledger).sentence)
@@ -86,22 +87,22 @@ class Drawing:
         if turn is not None:
             self._own(turn)
             return [learning.correction(self._ledger, turn)], None
-        found = learning.corrections(self._ledger, self._person.scope, limit=CORRECTIONS, before=before)
-        return found, f"/learning?before={found[-1].seq}" if len(found) == CORRECTIONS else None
+        corrections = learning.corrections(self._ledger, self._person.scope, limit=CORRECTIONS, before=before)
+        return corrections, f"/learning?before={corrections[-1].seq}" if len(corrections) == CORRECTIONS else None
 
     def versions(self) -> Html:
-        """The newest versions, or one."""
+        """Draw the newest versions, or one."""
         ledger = self._ledger
         if (number := self._number("version")) is not None:
             return version_view(self._story(number))
         lines = browse.version_lines(ledger, limit=VERSIONS)
-        found = VersionList(
+        version_list = VersionList(
             lines=lines, paused=ledger.paused(), back=browse.rollback_target(ledger), steers=self._person.admin
         )
-        return versions_view(found)
+        return versions_view(version_list)
 
     def _story(self, number: int) -> VersionStory:
-        """A version; what it was trained on is shown to an admin alone, for it is people's talk."""
+        """Return a version's story; its training turns are included for an admin only, since they are private."""
         ledger = self._ledger
         version = ledger.version(number)
         decisions = ledger.gate_decisions(number)
@@ -116,24 +117,24 @@ class Drawing:
         return VersionStory(
             line=line,
             history=ledger.history(number),
-            decisions=decisions if admin else [_without_talk(one) for one in decisions],
+            decisions=decisions if admin else [_without_talk(ruling) for ruling in decisions],
             step=lineage.step_behind(ledger, version) if admin and version.step is not None else None,
         )
 
     def curves(self) -> Html:
-        """Figures of training; those of replies are of this person's own, or of everybody's for an admin."""
+        """Draw training figures; those on replies are the person's own, or all users' for an admin."""
         drops, waiting = self._ledger.drop_counts(), self._ledger.waiting_for_judge(WAITING)
-        told = f"{waiting}" if waiting < WAITING else f"{WAITING:,} or more"
+        count = f"{waiting}" if waiting < WAITING else f"{WAITING:,} or more"
         drawn = [*browse.curves(self._ledger, self._person.scope), *self._live]
-        return curves_view(drawn, drops, self._alarms, waiting=told)
+        return curves_view(drawn, drops, self._alarms, waiting=count)
 
     def environments(self) -> Html:
-        """How tasks end; for an admin, episodes and each of their steps."""
+        """Draw the results of tasks; for an admin, episodes and each of their steps."""
         name, task, session = (self._query.get(key) for key in ("env", "task", "session"))
         if name is None:
             tasks = environments.tasks_played(self._ledger)
             names = dict.fromkeys(line.environment for line in tasks)
-            wins = [(one, environments.wins(self._ledger, one)) for one in names]
+            wins = [(environment, environments.wins(self._ledger, environment)) for environment in names]
             greedy = environments.greedy_wins(self._ledger)
             return environments_view(tasks, wins, greedy, replays=self._person.admin)
         if not self._person.admin:
@@ -142,22 +143,22 @@ class Drawing:
             steps = environments.episode(self._ledger, name, session)
             ended = environments.episodes(self._ledger, name, None, session=session)
             return replay_view(name, session, steps, ended[0] if ended else None)
-        found = environments.episodes(self._ledger, name, task)
-        return episodes_view(name, task, found, environments.wins(self._ledger, name, task))
+        listed = environments.episodes(self._ledger, name, task)
+        return episodes_view(name, task, listed, environments.wins(self._ledger, name, task))
 
     def screen(self) -> tuple[str, bytes]:
-        """A picture of a turn, or one that an environment kept: its type and its bytes."""
+        """Return a turn's picture, or one that an environment kept: its type and its bytes."""
         if (name := self._query.get("kept")) is not None:
-            found = picture(self._ledger.root, name) if self._person.admin else None
-            if found is None:
+            content = picture(self._ledger.root, name) if self._person.admin else None
+            if content is None:
                 raise NotInLedger(f"there is no screen {name[:80]!r}")
-            return "image/png", found
+            return "image/png", content
         part: environments.Part = "after" if self._query.get("part") == "after" else "before"
         turn = self._own(self._query.get("turn", ""))
         return environments.screen(self._ledger, turn, part, self._number("number") or 0)
 
     def sessions(self) -> Html:
-        """A list, a session or a turn."""
+        """Draw a list, a session or a turn."""
         if (turn := self._query.get("turn")) is not None:
             return turn_view(self._own(turn), status.turn(self._ledger, turn))
         if (session := self._query.get("session")) is not None:
@@ -165,9 +166,9 @@ class Drawing:
             turns = browse.session_turns(self._ledger, session, user, limit=TURNS)
             if not turns:
                 raise NotInLedger(f"there is no session {session!r} of {user}")
-            told = [(turn, status.turn(self._ledger, turn.id)) for turn in turns]
+            shown_turns = [(turn, status.turn(self._ledger, turn.id)) for turn in turns]
             going = self._ledger.deletable(self._ledger.turns_of(session, user), user)
-            return session_view(session, user, told, own=user == self._person.user, going=going)
+            return session_view(session, user, shown_turns, own=user == self._person.user, going=going)
         return self._session_list()
 
     def _session_list(self) -> Html:
@@ -178,7 +179,7 @@ class Drawing:
             user=self._query.get("user", "") if person.admin else "",
             before=self._number("before"),
         )
-        found = browse.sessions(
+        result = browse.sessions(
             ledger,
             person.scope or query.user or None,
             limit=SESSIONS,
@@ -187,10 +188,10 @@ class Drawing:
             keep=FILTERS[query.only][1],
         )
         users = ledger.users() if person.admin else []
-        return sessions_view(found, query, users if len(users) > 1 else ())
+        return sessions_view(result, query, users if len(users) > 1 else ())
 
     def export(self) -> str:
-        """A session as a line of JSON."""
+        """Return a session as a line of JSON."""
         session = self._query.get("session", "")
         user = self._person.scope or self._query.get("user") or self._person.user
         if not browse.session_turns(self._ledger, session, user, limit=1):
@@ -204,13 +205,13 @@ class Drawing:
         return turn
 
     def _number(self, name: str) -> int | None:
-        given = self._query.get(name, "")
-        return int(given) if given.isdecimal() and len(given) < 19 else None
+        value = self._query.get(name, "")
+        return int(value) if value.isdecimal() and len(value) < 19 else None
 
 
 def _without_talk(decision: GateDecision) -> GateDecision:
-    """A decision without the examples that are of people's own talk."""
-    examples = [one for one in decision.evidence.get("examples", ()) if one.get("turn") is None]
+    """Return a decision without the examples from people's own conversations."""
+    examples = [example for example in decision.evidence.get("examples", ()) if example.get("turn") is None]
     return replace(decision, evidence={**decision.evidence, "examples": examples})
 
 

@@ -1,4 +1,4 @@
-"""Environments: how tasks end, by task and by version, and episodes step by step with what was seen and done."""
+"""The environments view: results of tasks, by task and by version, and episodes step by step."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _TASKS = 100
 def environments_view(
     tasks: Sequence[TaskLine], wins: Sequence[tuple[str, Curve]], greedy: Curve, *, replays: bool
 ) -> Html:
-    """Success by version, greedily before as sampled, and by task.
+    """Draw success by version, greedy before sampled, and by task.
 
-    ``replays``: whether this person may read the episodes.
+    ``replays``: True if this person may read the episodes.
     """
     top = header("Environments", "How the newest episodes ended, by version and by task.")
     if not tasks:
@@ -30,7 +30,7 @@ def environments_view(
     by_env: dict[str, list[TaskLine]] = {}
     for task in tasks:
         by_env.setdefault(task.environment, []).append(task)
-    # The gate plays tasks of the environment that this run trains in; of several only its person knows which that is.
+    # The gate plays tasks from this run's training environment; with several environments, the page cannot tell which.
     beside = (greedy,) if len(by_env) == 1 else ()
     above = None if beside else _curves(greedy)
     drawn = [
@@ -76,17 +76,17 @@ def _address(**query: str) -> str:
     return "/environments?" + urlencode(query)
 
 
-# --- the episodes of a task ---
+# --- a task's episodes ---
 
 
 def episodes_view(environment: str, task: str | None, episodes: Sequence[EpisodeLine], curve: Curve) -> Html:
-    """The newest episodes, each with how it ended."""
+    """Draw the newest episodes, each with its result."""
     back = el("a", "All environments", href="/environments", class_="button")
     top = header(task or environment, f"The newest episodes of {environment}.", back)
     if not episodes:
-        return join(top, empty("No episode of it", "It was not played, or not among the newest."))
+        return join(top, empty("No episodes", "This task was not played, or not recently."))
     titles = ("Episode", *(() if task else ("Task",)), "Outcome", "Steps", "Version", "When")
-    rows = [_episode(environment, one, tasked=task is None) for one in episodes]
+    rows = [_episode(environment, entry, tasked=task is None) for entry in episodes]
     return join(
         top, el("div", _curves(curve), el("section", _table(titles, rows), class_="card listing"), class_="cards")
     )
@@ -112,7 +112,7 @@ def _outcome(one: EpisodeLine) -> Html:
 
 
 def replay_view(environment: str, session: str, steps: Sequence[EpisodeStep], ended: EpisodeLine | None) -> Html:
-    """What was seen and done, step by step, with the screens where there are any."""
+    """Draw the messages seen and the replies, step by step, with the screens if there are any."""
     task = ended.task if ended is not None else steps[0].turn.group or session
     back = el("a", "Episodes of this task", href=_address(env=environment, task=task), class_="button")
     turns = el(
@@ -121,32 +121,32 @@ def replay_view(environment: str, session: str, steps: Sequence[EpisodeStep], en
         href="/sessions?" + urlencode({"session": session, "user": steps[0].turn.user}),
         class_="button",
     )
-    told = f"{len(steps)} steps of {environment}, version {steps[0].turn.completion.version}"
+    summary = f"{len(steps)} steps of {environment}, version {steps[0].turn.completion.version}"
     rows = [_step(number, step) for number, step in enumerate(steps, 1)]
     end = el("li", el("h2", "How it ended"), _outcome(ended), class_="card") if ended is not None else None
-    return join(header(task, told, turns, back), _strip(steps), el("ol", *rows, end, class_="replay"))
+    return join(header(task, summary, turns, back), _strip(steps), el("ol", *rows, end, class_="replay"))
 
 
 def _strip(steps: Sequence[EpisodeStep]) -> Html | None:
-    """Every screen of an episode in one row, each leading to its step; None without screens."""
-    shown = [(number, _pictures(step)) for number, step in enumerate(steps, 1)]
-    if not any(pictures for _, pictures in shown):
+    """Draw all screens of an episode in one row, each linked to its step; None without screens."""
+    numbered = [(number, _pictures(step)) for number, step in enumerate(steps, 1)]
+    if not any(pictures for _, pictures in numbered):
         return None
-    frames = [el("a", *pictures, href=f"#step-{number}") for number, pictures in shown if pictures]
+    frames = [el("a", *pictures, href=f"#step-{number}") for number, pictures in numbered if pictures]
     return el("div", *frames, class_="strip", role="group", aria_label="The screens of this episode")
 
 
 def _pictures(step: EpisodeStep) -> list[Html]:
     sent = [*_sent(step.turn, step.seen, "before"), *_sent(step.turn, step.after, "after")]
-    return sent or [each for each in (_kept(step.screen), _kept(step.screen_after)) if each is not None]
+    return sent or [image for image in (_kept(step.screen), _kept(step.screen_after)) if image is not None]
 
 
 def _step(number: int, step: EpisodeStep) -> Html:
-    done = step.turn.completion.reply
-    calls = [el("pre", f"{call.name}({call.arguments})", class_="call", tabindex=0) for call in done.tool_calls]
-    did = [text(done.content, most=_SHOWN) if done.content else None, *calls]
+    reply = step.turn.completion.reply
+    calls = [el("pre", f"{call.name}({call.arguments})", class_="call", tabindex=0) for call in reply.tool_calls]
+    did = [text(reply.content, most=_SHOWN) if reply.content else None, *calls]
     end = [*_seen(step.turn, step.after, "after"), _kept(step.screen_after)]
-    after = [el("h3", "What came of it"), *end] if step.after or step.screen_after else []
+    after = [el("h3", "Result"), *end] if step.after or step.screen_after else []
     return el(
         "li",
         el("h2", f"Step {number} ", _worth(step)),
@@ -166,12 +166,12 @@ def _worth(step: EpisodeStep) -> Html | None:
 
 
 def _seen(turn: Turn, messages: Sequence[Message], part: Part) -> list[Html]:
-    shown = [el("pre", clipped_lines(one.content), tabindex=0) for one in messages if one.content]
-    return [*shown, *_sent(turn, messages, part)]
+    contents = [el("pre", clipped_lines(message.content), tabindex=0) for message in messages if message.content]
+    return [*contents, *_sent(turn, messages, part)]
 
 
 def _sent(turn: Turn, messages: Sequence[Message], part: Part) -> list[Html]:
-    """The pictures that were sent with messages."""
+    """Draw the pictures that were sent with messages."""
     return [_screen(turn, part, number) for number in range(len(screens(messages)))]
 
 
@@ -187,7 +187,7 @@ def _kept(name: str | None) -> Html | None:
 
 
 def clipped_lines(words: str) -> str:
-    """A text with its lines, the middle left out where it is long.
+    """Return a text with its lines; a long text loses its middle.
 
     >>> clipped_lines("a" * 5000).count("a")
     4000

@@ -1,4 +1,4 @@
-"""Markup as values: text is escaped where it is put in, so there is no place where one could forget to. Pure."""
+"""Markup as values: text is escaped on insertion, so no caller can forget it. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BARRED = frozenset({"script", "style", "iframe", "object", "embed"})
 
 
 class Html(str):
-    """Markup that is right as it stands. Made by `el` and `join` alone; any other text is escaped."""
+    """Valid markup. Made by `el` and `join` alone; any other text is escaped."""
 
     __slots__ = ()
 
@@ -28,13 +28,15 @@ Attribute: TypeAlias = str | int | float | bool | None
 
 
 def el(tag: str, *children: Child, **attributes: Attribute) -> Html:
-    """An element. ``class_`` is class, ``data_x`` is data-x; None and False leave an attribute out, True names it.
+    """Return an element; None and False omit an attribute, True adds its name.
+
+    ``class_`` is class, ``data_x`` is data-x.
 
     >>> el("p", "1 < 2", class_="sum")
     '<p class="sum">1 &lt; 2</p>'
     """
-    assert _NAME.fullmatch(tag), f"{tag!r} is no element"
-    assert tag not in _BARRED, f"<{tag}>: no script and no style stands in markup"
+    assert _NAME.fullmatch(tag), f"{tag!r} is not an element"
+    assert tag not in _BARRED, f"<{tag}>: scripts and styles are not allowed in markup"
     opening = "".join(_attribute(name, value) for name, value in attributes.items())
     if tag in _VOID:
         return Html(f"<{tag}{opening} />")
@@ -45,64 +47,64 @@ def _attribute(name: str, value: Attribute) -> str:
     if value is None or value is False:
         return ""
     name = name.rstrip("_").replace("_", "-")
-    assert _NAME.fullmatch(name), f"{name!r} is no attribute"
-    assert not name.lower().startswith("on"), f"{name}: no script stands in markup"
+    assert _NAME.fullmatch(name), f"{name!r} is not an attribute"
+    assert not name.lower().startswith("on"), f"{name}: scripts are not allowed in markup"
     return f" {name}" if value is True else f' {name}="{escape(str(value), quote=True)}"'
 
 
 def join(*children: Child) -> Html:
-    """Children as one piece of markup."""
-    found: list[str] = []
+    """Join children into one piece of markup."""
+    parts: list[str] = []
     for child in children:
         if child is None:
             continue
         if isinstance(child, Html):
-            found.append(child)
+            parts.append(child)
         elif isinstance(child, str | int | float):
-            found.append(escape(str(child), quote=False))
+            parts.append(escape(str(child), quote=False))
         else:
-            found.append(join(*child))
-    return Html("".join(found))
+            parts.append(join(*child))
+    return Html("".join(parts))
 
 
 def script(source: str, *, first: bool = False) -> Html:
-    """A script of our own, by its address: none stands inside a page. ``first``: before anything is drawn."""
+    """Return one of our own scripts, by its address: no script is inline. ``first``: before anything is drawn."""
     return Html(f'<script{"" if first else " type=module"} src="{escape(source)}"></script>')
 
 
 def document(*children: Child, **attributes: Attribute) -> Html:
-    """A whole page."""
+    """Return a complete page."""
     return Html("<!doctype html>" + el("html", *children, **attributes))
 
 
-# --- small pieces that many views use ---
+# --- small pieces for all views ---
 
 
 def text(words: str, *, most: int = 20_000) -> Html:
-    """What a model or a person wrote: the browser lays it out from the text itself, as text."""
-    shown = words if len(words) <= most else f"{words[:most]}\n\n… {len(words) - most:,} characters more"
-    return el("div", shown, class_="prose", data_prose=True)
+    """Return a model's or person's text: the browser lays it out from the text itself, as text."""
+    excerpt = words if len(words) <= most else f"{words[:most]}\n\n… {len(words) - most:,} characters more"
+    return el("div", excerpt, class_="prose", data_prose=True)
 
 
 def clipped(words: str, most: int = 180) -> str:
-    """The beginning of a text, in one line."""
+    """Return the beginning of a text, in one line."""
     line = " ".join(words[: most * 8].split())
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
 def chip(words: str, kind: str = "") -> Html:
-    """A word or two that say a state."""
+    """Return a state as a chip with a word or two."""
     return el("span", words, class_=f"chip {kind}".strip())
 
 
 def when(at: float) -> Html:
-    """A moment; the browser shows it as its reader's clock would, and how long ago that is."""
+    """Return a moment; the browser shows it in the reader's time zone, with its age."""
     stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
     return el("time", stamp.replace("T", " ").removesuffix("Z"), datetime=stamp)
 
 
 def empty(title: str, *children: Child) -> Html:
-    """What stands where there is nothing yet, with what to do about it."""
+    """Return a placeholder for an empty view, with the action to take."""
     return el("div", el("h2", title), el("p", *children), class_="empty")
 
 
@@ -125,12 +127,12 @@ _ICONS = {
 
 
 def icon(name: str) -> Html:
-    """A small drawing beside words, or in a button that has a label."""
+    """Return a small drawing beside words, or in a button that has a label."""
     drawn = el("path", d=_ICONS[name])
     return el("svg", drawn, viewBox="0 0 24 24", class_="icon", aria_hidden="true")
 
 
-# What every view stands in: the way to the others, what is live, who looks. Pure.
+# The frame around every view: navigation, the live version, the person. Pure.
 
 VIEWS: tuple[tuple[str, str], ...] = (
     ("talk", "Talk"),
@@ -140,12 +142,12 @@ VIEWS: tuple[tuple[str, str], ...] = (
     ("environments", "Environments"),
     ("sessions", "Sessions"),
 )
-"""each view's name, which is its address too, and its title; in the order of the navigation"""
+"""each view's name, which is also its address, and its title; in navigation order"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageContext:
-    """What a page knows before it is drawn: who looks, how learning stands, what is wrong."""
+    """The frame's data: the person, the state of learning, the alarms."""
 
     person: Person
     progress: LearningProgress
@@ -154,7 +156,7 @@ class PageContext:
 
 
 def page(context: PageContext, view: str, *content: Child) -> Html:
-    """A whole page with one view in it."""
+    """Return a complete page with one view in it."""
     title = dict(VIEWS)[view]
     main = el("main", *content, id="main", tabindex="-1", class_="view")
     body = el("body", el("a", "Skip to the content", href="#main", class_="skip"), _rail(context, view), main)
@@ -162,12 +164,12 @@ def page(context: PageContext, view: str, *content: Child) -> Html:
 
 
 def login_page() -> Html:
-    """Where somebody without a login gives a key."""
+    """Return the login page, which asks for a key."""
     form = el(
         "form",
         _brand(),
         el("h1", "Welcome back"),
-        el("p", "This page shows what people said. Give the key that you use for the API."),
+        el("p", "This page shows private conversations. Enter the key that you use for the API."),
         el("label", "Key", for_="key"),
         el("input", id="key", name="key", type="password", autocomplete="current-password", required=True),
         el("p", class_="error", role="alert", hidden=True),
@@ -179,18 +181,18 @@ def login_page() -> Html:
 
 
 def failure_page(title: str, what: str) -> Html:
-    """What a person sees where a page cannot be shown."""
-    told = el("div", _brand(), el("h1", title), el("p", what), el("p", el("a", "Back", href="/")), class_="login")
-    return document(_head(title), el("body", el("main", told, id="main", class_="door")), lang="en")
+    """Return a page that explains why another one cannot be shown."""
+    message = el("div", _brand(), el("h1", title), el("p", what), el("p", el("a", "Back", href="/")), class_="login")
+    return document(_head(title), el("body", el("main", message, id="main", class_="door")), lang="en")
 
 
 def header(title: str, sentence: str, *tools: Child) -> Html:
-    """The top of a view: its name, what it is for, and what can be done with all of it."""
+    """Return the top of a view: its name, its purpose, and its tools."""
     return el("header", el("div", el("h1", title), el("p", sentence)), el("div", *tools, class_="tools"), class_="top")
 
 
 def alarms(found: Sequence[str]) -> Html | None:
-    """What a person should look at, with the remedy."""
+    """Return the alarms that need attention, with their remedies."""
     if not found:
         return None
     rows = [el("li", el("strong", what), el("span", remedy)) for what, remedy in map(_split, found)]
@@ -226,15 +228,15 @@ def _rail(context: PageContext, view: str) -> Html:
         for name, title in VIEWS
     ]
     person = context.person
-    who = f"{person.user}, sees everybody" if person.admin and context.login else person.user
+    user_label = f"{person.user}, sees all users" if person.admin and context.login else person.user
     leave = el("button", icon("leave"), el("span", "Log out"), type="button", class_="quiet", data_logout=True)
     theme = el("button", icon("theme"), el("span", "Light or dark"), type="button", class_="quiet", data_theme=True)
-    foot = el("div", el("p", who, class_="who"), theme, leave if context.login else None, class_="foot")
+    foot = el("div", el("p", user_label, class_="who"), theme, leave if context.login else None, class_="foot")
     return el("div", _brand(), el("nav", *links, aria_label="Views"), pulse(context), foot, class_="rail")
 
 
 def pulse(context: PageContext) -> Html:
-    """What is live and what happens now; kept up to date by the browser."""
+    """Return the live version and the present activity; kept up to date by the browser."""
     progress = context.progress
     live = "no version yet" if progress.live is None else f"version {progress.live}"
     kind = "paused" if progress.paused else "busy" if progress.rehearsal else "calm"
@@ -251,7 +253,7 @@ def pulse(context: PageContext) -> Html:
 
 
 def switch(label: str, *, on: bool, act: str, **more: str) -> Html:
-    """A switch that acts at once; ``act`` is the address of what it does."""
+    """Return a switch with an immediate effect; ``act`` is its action's address."""
     return el(
         "button",
         el("span", class_="knob"),
@@ -266,7 +268,7 @@ def switch(label: str, *, on: bool, act: str, **more: str) -> Html:
 
 
 def button(label: str, act: str, *children: Child, class_: str = "", **more: str | None) -> Html:
-    """A button that acts; `page.js` says what ``confirm``, ``ask`` and ``body`` mean."""
+    """Return a button with an action; `page.js` documents ``confirm``, ``ask`` and ``body``."""
     data = {f"data_{name}": value for name, value in more.items()}
-    shown = join(*children) if children else label
-    return el("button", shown, type="button", class_=class_ or None, aria_label=label, data_act=act, **data)
+    content = join(*children) if children else label
+    return el("button", content, type="button", class_=class_ or None, aria_label=label, data_act=act, **data)

@@ -1,4 +1,4 @@
-"""Learning: what you said, what was understood, what was trained, the answer before and now; for each correction."""
+"""The learning view: for each correction its text, its interpretation, its training, the reply before and now."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from openclaw_rl.types import Note, Rehearsal
 from openclaw_rl.views.learning import Correction, TrainedIn, VersionAnswer
 
 _TOLD = 1200
-"""characters of an answer that a card shows"""
+"""characters of a reply shown on a card"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lessons:
-    """What the view shows: corrections, newest first, and standing notes; ``more`` leads to older ones."""
+    """The view's data: corrections, newest first, and standing notes; ``more`` is the address of older ones."""
 
     corrections: Sequence[Correction]
     notes: Sequence[Note]
@@ -29,12 +29,12 @@ class Lessons:
 
 
 def learning_view(lessons: Lessons, sentence: str) -> Html:
-    """Corrections that need a word first, then all of them as lines; notes beside."""
-    asks = [one for one in lessons.corrections if one.asks]
+    """Draw corrections that need an explanation first, then all of them as lines; notes beside."""
+    unclear = [one for one in lessons.corrections if one.asks]
     cards = [_card(one, whose=lessons.whose) for one in lessons.corrections]
     main = el(
         "section",
-        _not_understood(asks) if asks and not lessons.one else None,
+        _not_understood(unclear) if unclear and not lessons.one else None,
         el("div", *(cards or [_nothing()]), class_="cards"),
         _unheard(lessons.unheard) if lessons.unheard else None,
         el("a", "Older corrections", href=lessons.more, class_="button") if lessons.more else None,
@@ -42,8 +42,8 @@ def learning_view(lessons: Lessons, sentence: str) -> Html:
     )
     panel = notes_panel(lessons.notes, on=lessons.notes_on, whose=lessons.whose)
     back = el("a", "All corrections", href="/learning", class_="button") if lessons.one else None
-    told = f"From what you said to a better answer. {sentence}."
-    return join(header("Learning", told, back), el("div", main, panel, class_="columns"))
+    subtitle = f"From what you said to a better answer. {sentence}."
+    return join(header("Learning", subtitle, back), el("div", main, panel, class_="columns"))
 
 
 def _nothing() -> Html:
@@ -51,7 +51,7 @@ def _nothing() -> Html:
         "No correction yet",
         "Correct a reply in ",
         el("a", "Talk", href="/talk"),
-        " or in any client: “shorter, please” is enough. Here you will see what was understood of it, the step that"
+        " or in any client: “shorter, please” is enough. Here you will see how it was understood, the step that"
         " trained on it, and the answer before and after.",
     )
 
@@ -69,7 +69,7 @@ def _not_understood(found: Sequence[Correction]) -> Html:
     return el(
         "div",
         el("h2", f"Not understood ({len(found)})"),
-        el("p", "It heard that these replies were not what you wanted, and does not know what would have been better."),
+        el("p", "These replies were not what you wanted, but the judge does not know how to improve them."),
         el("ul", *rows),
         class_="asks",
     )
@@ -87,7 +87,7 @@ def _unheard(found: Sequence[Correction]) -> Html:
     ]
     return el(
         "details",
-        el("summary", f"Taken as ordinary talk ({len(found)})"),
+        el("summary", f"Treated as ordinary conversation ({len(found)})"),
         el("p", "Nothing is learned from these. If one of them was a correction, say what you meant.", class_="faint"),
         el("ul", *rows),
         class_="asks plain",
@@ -130,10 +130,10 @@ def _step(title: str, done: bool, *children: Child) -> Html:
 
 
 def _said(one: Correction) -> Html:
-    hows = {"comment": "said outright", "edit": "an edit of the reply", "thumb": "a thumb down", "message": ""}
+    hows = {"comment": "your comment", "edit": "an edit of the reply", "thumb": "a thumb down", "message": ""}
     words = el("blockquote", clipped(one.said, 400)) if one.said else None
-    how = hows[one.how] or ("your next message" if one.said else "")
-    return _step("You said", True, words, el("p", how, class_="faint") if how else None)
+    source = hows[one.how] or ("your next message" if one.said else "")
+    return _step("You said", True, words, el("p", source, class_="faint") if source else None)
 
 
 def _understood(one: Correction) -> Html:
@@ -142,10 +142,10 @@ def _understood(one: Correction) -> Html:
     rows: list[Html] = [
         el("p", el("strong", hint.text), chip(hint.kind)) for hint in one.hints if hint.kind != "complaint"
     ]
-    known = {hint.text for hint in one.hints}
-    rows += [el("p", el("strong", note.text), chip(note.kind)) for note in one.notes if note.text not in known]
+    hint_texts = {hint.text for hint in one.hints}
+    rows += [el("p", el("strong", note.text), chip(note.kind)) for note in one.notes if note.text not in hint_texts]
     if not rows:
-        rows = [el("p", "That it was not what you wanted, and not what would be."), _say_what(one)]
+        rows = [el("p", "The reply was not what you wanted; the reason is unknown."), _say_what(one)]
     rows += [_note_state(note) for note in one.notes]
     score = "" if one.score is None else f"score {one.score:+g}"
     rows.append(el("p", " · ".join(filter(None, (score, one.reading))), class_="faint"))
@@ -164,23 +164,23 @@ def _trained(one: Correction) -> Html:
     if one.dropped:
         return _step("It trained", False, el("p", "Not on this turn: ", el("strong", one.dropped)))
     waits = {
-        "proposed": "Not before you say that you meant it for all replies.",
+        "proposed": "Waits until you confirm that you meant it for all replies.",
         "declined": "You did not mean it for all replies.",
-        "in force": "Waits for idle time to be rehearsed; until then the note does the work.",
-        "learning": "Being rehearsed now.",
+        "in force": "Waits for idle time to be distilled; until then the note stays in the prompt.",
+        "learning": "Being distilled now.",
         "kept": "Kept as a note: it cannot be taught.",
         "off": "You switched the note off.",
     }
-    said = next((waits[note.state] for note in one.notes if note.state in waits), "Waits for a batch to train in.")
-    return _step("It trained", False, el("p", said))
+    reason = next((waits[note.state] for note in one.notes if note.state in waits), "Waits for a batch to train in.")
+    return _step("It trained", False, el("p", reason))
 
 
 def _lesson(lesson: TrainedIn) -> Html:
-    made = el("p", f"Step {lesson.step}", _version(lesson))
+    summary = el("p", f"Step {lesson.step}", _version(lesson))
     how = el("p", f"by {lesson.rehearsal.what}", class_="faint") if lesson.rehearsal is not None else None
     figures = _rehearsed(lesson.rehearsal) if lesson.rehearsal is not None else None
     ruling = el("p", f"Gate: {lesson.ruling}", class_="faint") if lesson.ruling else None
-    return el("div", made, how, figures, ruling)
+    return el("div", summary, how, figures, ruling)
 
 
 def _version(lesson: TrainedIn) -> Html:
@@ -192,14 +192,14 @@ def _version(lesson: TrainedIn) -> Html:
 
 
 def _rehearsed(done: Rehearsal) -> Html:
-    """Of replies without the note, or with one that is practised, how many do what it asks; and of those told it."""
-    figures, shown = done.evidence, [("first", "before"), ("last", "after"), ("with_note", "told")]
-    parts = [(figures[name], what) for name, what in (shown[:2] if done.practised else shown)]
+    """Draw how many replies follow the note: without it before and after, and (unless it stays) with it."""
+    figures, labels = done.evidence, [("first", "before"), ("last", "after"), ("with_note", "with note")]
+    parts = [(figures[name], what) for name, what in (labels[:2] if done.practised else labels)]
     if any(one["met"] is None for one, _ in parts):
-        kl = " to ".join(f"{one['kl']:.2f}" for one, what in parts if what != "told")
+        kl = " to ".join(f"{one['kl']:.2f}" for one, what in parts if what != "with note")
         return el("p", f"{kl} nats a token from the replies with the note")
     bars = [_bar(what, one["met"], one["replies"]) for one, what in parts]
-    return el("div", *bars, class_="bars", title="replies that do what the note asks, on prompts never rehearsed")
+    return el("div", *bars, class_="bars", title="replies that follow the note, on held-out prompts")
 
 
 def _bar(what: str, met: int, of: int) -> Html:
@@ -237,10 +237,10 @@ def _answers(one: Correction) -> Html:
 
 
 def _answer(when_: str, answer: VersionAnswer) -> Html:
-    named = f"{when_}, version {answer.version}"
+    summary = f"{when_}, version {answer.version}"
     return el(
         "details",
-        el("summary", el("span", named, class_="faint"), el("span", clipped(answer.reply, 160), class_="glimpse")),
+        el("summary", el("span", summary, class_="faint"), el("span", clipped(answer.reply, 160), class_="glimpse")),
         text(answer.reply, most=_TOLD),
         class_=f"answer {when_}",
     )

@@ -1,4 +1,4 @@
-"""Sessions: find a conversation, read it, and see one turn down to its tokens."""
+"""The sessions view: search conversations, read them, and inspect a turn down to its tokens."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SHOWN = 4000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionQuery:
-    """What is looked for: words, a filter, a user, and the place to go on from."""
+    """A search: words, a filter, a user, and the place to continue from."""
 
     words: str = ""
     only: str = ""
@@ -33,35 +33,35 @@ class SessionQuery:
     before: int | None = None
 
     def address(self, **changes: object) -> str:
-        """Where the same is looked for, but for the changes."""
-        given = {"q": self.words, "only": self.only, "user": self.user, "before": self.before, **changes}
-        return "/sessions?" + urlencode({name: value for name, value in given.items() if value not in ("", None)})
+        """Return the address of the same search with some changes."""
+        query = {"q": self.words, "only": self.only, "user": self.user, "before": self.before, **changes}
+        return "/sessions?" + urlencode({name: value for name, value in query.items() if value not in ("", None)})
 
 
 def sessions_view(found: SessionPage, query: SessionQuery, users: Sequence[str]) -> Html:
-    """A search, a filter, and sessions by their newest turn."""
+    """Draw a search, a filter, and sessions by their newest turn."""
     rows = [_line(line, whose=bool(users)) for line in found.lines]
     nothing = empty("Nothing found", "Try other words, another filter, or older turns.")
     looked = f"{found.looked:,} turns were searched" if query.words or query.only else ""
-    more = el("a", "Look further back", href=query.address(before=found.next), class_="button") if found.next else None
+    older = el("a", "Look further back", href=query.address(before=found.next), class_="button") if found.next else None
     return join(
-        header("Sessions", "Every conversation that was answered, and what became of each turn."),
+        header("Sessions", "Every conversation, with the results of each turn."),
         _search(query, users),
         el("ul", *rows, class_="sessions") if rows else nothing,
-        el("p", more, el("span", looked, class_="faint"), class_="row more"),
+        el("p", older, el("span", looked, class_="faint"), class_="row more"),
     )
 
 
 def _search(query: SessionQuery, users: Sequence[str]) -> Html:
     def choice(name: str, label: str, options: Sequence[tuple[str, str]], chosen: str) -> Html:
-        made = [el("option", shown, value=value, selected=value == chosen) for value, shown in options]
-        return el("select", *made, name=name, aria_label=label)
+        items = [el("option", caption, value=value, selected=value == chosen) for value, caption in options]
+        return el("select", *items, name=name, aria_label=label)
 
-    people = [("", "Everybody"), *[(user, user) for user in users]]
+    people = [("", "All users"), *[(user, user) for user in users]]
     return el(
         "form",
         el(
-            "input", type="search", name="q", value=query.words, placeholder="Search what was said", aria_label="Search"
+            "input", type="search", name="q", value=query.words, placeholder="Search conversations", aria_label="Search"
         ),
         choice("only", "Filter", [(name, label) for name, (label, _) in FILTERS.items()], query.only),
         choice("user", "User", people, query.user) if users else None,
@@ -100,10 +100,10 @@ def _line(line: SessionLine, *, whose: bool) -> Html:
 
 
 def session_view(session: str, user: str, turns: Sequence[tuple[Turn, View]], *, own: bool, going: Deletion) -> Html:
-    """The conversation, each turn with what became of it; ``going`` is what a deletion would take."""
+    """Draw the conversation, each turn with its outcome; ``going`` is the extent of a deletion."""
     named = urlencode({"session": session, "user": user})
     tools = [
-        el("a", "Go on talking", href="/talk?" + urlencode({"session": session}), class_="button") if own else None,
+        el("a", "Continue", href="/talk?" + urlencode({"session": session}), class_="button") if own else None,
         el("a", "Export", href=f"/export?{named}", class_="button", download=True),
         _delete(session, user, going),
     ]
@@ -121,7 +121,7 @@ def _delete(session: str, user: str, going: Deletion) -> Html:
         "/do/delete",
         "Delete",
         body=json.dumps({"session": session, "user": user}),
-        confirm=f"Delete this session of {user} with everything of it: {going.extent}?",
+        confirm=f"Delete this session of {user} with all its data: {going.extent}?",
         confirm2=f"It cannot be undone. {remains} Delete it?",
         class_="danger",
     )
@@ -129,11 +129,11 @@ def _delete(session: str, user: str, going: Deletion) -> Html:
 
 def _turn(turn: Turn, view: View) -> list[Html]:
     last = turn.prompt.messages[-1]
-    asked = el("article", text(last.content, most=_SHOWN), class_="said" if last.role == "user" else "said tool")
-    became = el("a", "what became of it", href=f"/sessions?turn={turn.id}")
-    under = el("p", *_marks(view), el("span", f"version {view['version']}"), became, class_="row faint")
+    question = el("article", text(last.content, most=_SHOWN), class_="said" if last.role == "user" else "said tool")
+    details = el("a", "details", href=f"/sessions?turn={turn.id}")
+    under = el("p", *_marks(view), el("span", f"version {view['version']}"), details, class_="row faint")
     reply = text(turn.completion.reply.content, most=_SHOWN)
-    return [asked, el("article", reply, *_calls(turn), under, class_="reply", id=f"turn-{turn.id}")]
+    return [question, el("article", reply, *_calls(turn), under, class_="reply", id=f"turn-{turn.id}")]
 
 
 def _calls(turn: Turn) -> list[Html]:
@@ -145,24 +145,24 @@ def _calls(turn: Turn) -> list[Html]:
 
 def _marks(view: View) -> list[Html]:
     verdict = view["verdict"]
-    found = []
+    chips = []
     if verdict and verdict["score"] is not None:
         kind = "good" if verdict["score"] > 0 else "bad" if verdict["score"] < 0 else ""
-        found.append(chip(f"score {verdict['score']:+g}", kind))
+        chips.append(chip(f"score {verdict['score']:+g}", kind))
     if view["kind"] == "side":
-        found.append(chip("side"))
+        chips.append(chip("side"))
     if view["step"] is not None:
-        found.append(chip(f"trained in step {view['step']}", "force"))
+        chips.append(chip(f"trained in step {view['step']}", "force"))
     if view["dropped"]:
-        found.append(chip(f"dropped: {view['dropped']['reason']}"))
-    return found
+        chips.append(chip(f"dropped: {view['dropped']['reason']}"))
+    return chips
 
 
 # --- one turn ---
 
 
 def turn_view(turn: Turn, view: View) -> Html:
-    """A turn: what went in, the very tokens that came out, the verdict with its votes, what became of it."""
+    """Draw a turn: its prompt, its exact reply tokens, the verdict with its votes, its training."""
     session = urlencode({"session": view["session"] or turn.id, "user": turn.user})
     back = el("a", "The whole session", href=f"/sessions?{session}", class_="button")
     line = el("a", "As a correction", href=f"/learning?turn={turn.id}", class_="button")
@@ -189,10 +189,10 @@ def _asked(turn: Turn) -> Html:
         el("li", chip(message.role), text(message.content, most=_SHOWN), class_=message.role)
         for message in turn.prompt.messages[-8:]
     ]
-    more = len(turn.prompt.messages) - len(rows)
+    earlier = len(turn.prompt.messages) - len(rows)
     note = el("p", chip("note put in", "force"), el("span", turn.noted.text)) if turn.noted else None
-    left = el("p", f"{more} messages before these", class_="faint") if more > 0 else None
-    return el("section", el("h2", "The prompt"), left, el("ul", *rows, class_="prompt"), note, class_="card")
+    omitted = el("p", f"{earlier} messages before these", class_="faint") if earlier > 0 else None
+    return el("section", el("h2", "The prompt"), omitted, el("ul", *rows, class_="prompt"), note, class_="card")
 
 
 def _verdict(view: View) -> Html:
@@ -223,13 +223,13 @@ def _facts(view: View) -> Html:
         "Finish": view["finish"] + (f" ({', '.join(view['flaws'])})" if view["flaws"] else ""),
         "Sampling": ", ".join(f"{name} {value}" for name, value in view["sampling"].items()),
     }
-    feedback = [el("li", json.dumps({k: v for k, v in one.items() if v is not None})) for one in view["feedback"]]
-    given = el("ul", *feedback, class_="causes") if feedback else None
-    return el("section", el("h2", "What became of it"), _pairs(rows), given, _pin(view), class_="card")
+    feedback = [el("li", json.dumps({k: v for k, v in item.items() if v is not None})) for item in view["feedback"]]
+    feedback_list = el("ul", *feedback, class_="causes") if feedback else None
+    return el("section", el("h2", "Details"), _pairs(rows), feedback_list, _pin(view), class_="card")
 
 
 def _pairs(rows: Mapping[str, str]) -> Html:
-    pairs = [piece for name, said in rows.items() if said for piece in (el("dt", name), el("dd", said))]
+    pairs = [piece for name, value in rows.items() if value for piece in (el("dt", name), el("dd", value))]
     return el("dl", *pairs)
 
 

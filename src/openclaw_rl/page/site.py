@@ -1,4 +1,4 @@
-"""The page as an ASGI app: a view for each address, an act for each /do, our own scripts and styles, and the door."""
+"""The page as an ASGI app: an address for each view and (/do) each action, our own scripts and styles, and the door."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Alarms: TypeAlias = "Callable[[LedgerReader], list[str]]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """What the page is handed: the ledger to read, the API to act by, the door, and what is wrong with the run."""
+    """The page's dependencies: the ledger to read, the API to call, the door, and the run's alarms."""
 
     ledger: OpenLedger
     api: OpenApi
@@ -44,7 +44,7 @@ class Site:
 
 
 def build_site(site: Site) -> Starlette:
-    """The whole page."""
+    """Build the app."""
     views = [Route(f"/{name}", _guarded(_view(site, name))) for name, _ in VIEWS]
     acts = [
         Route(path, _guarded(_acting(site, act)), methods=["POST"])
@@ -67,10 +67,10 @@ def build_site(site: Site) -> Starlette:
 
 
 def _looking(site: Site) -> Callable[[Starlette], Any]:
-    """While the page is served, serving is looked at, so that its curves are there before somebody opens them."""
+    """Sample serving while the page runs, so that its curves have points before they are opened."""
 
     def look() -> None:
-        with suppress(OpenClawError), site.ledger() as ledger:  # there may be none yet
+        with suppress(OpenClawError), site.ledger() as ledger:  # there may be no ledger yet
             site.live.look(ledger)
 
     async def keep_looking() -> None:
@@ -147,7 +147,7 @@ def _exported(site: Site, person: Person, request: Request) -> str:
         return Drawing(ledger, person, request.query_params).export()
 
 
-# --- acts ---
+# --- actions ---
 
 
 def _acting(site: Site, act: Act) -> Handle:
@@ -164,9 +164,9 @@ def _acting(site: Site, act: Act) -> Handle:
 def _log_in(door: Door) -> Handle:
     async def handle(request: Request) -> Response:
         refuse_foreign_act(request.headers)
-        given = await read_json(request)
+        body = await read_json(request)
         response = JSONResponse({"said": "welcome"})
-        token = door.log_in(str(given.get("key", "")).strip(), address=request.client.host if request.client else "")
+        token = door.log_in(str(body.get("key", "")).strip(), address=request.client.host if request.client else "")
         secure = request.url.scheme == "https"
         response.set_cookie(COOKIE, token, max_age=int(LASTS), httponly=True, samesite="strict", secure=secure)
         return response
@@ -185,7 +185,7 @@ def _log_out(door: Door) -> Handle:
     return handle
 
 
-# --- the rest ---
+# --- other addresses ---
 
 
 async def _home(_: Request) -> Response:
@@ -193,19 +193,19 @@ async def _home(_: Request) -> Response:
 
 
 async def _nowhere(_: Request) -> Response:
-    return HTMLResponse(failure_page("There is nothing here", "This address leads to no view."), status_code=404)
+    return HTMLResponse(failure_page("There is nothing here", "No view has this address."), status_code=404)
 
 
 async def _static(request: Request) -> Response:
-    found = files("openclaw_rl.page").joinpath("static", request.path_params["name"])
+    file = files("openclaw_rl.page").joinpath("static", request.path_params["name"])
     suffix = "." + request.path_params["name"].rpartition(".")[2]
-    if suffix not in TYPES or not found.is_file():
+    if suffix not in TYPES or not file.is_file():
         return await _nowhere(request)
-    return Response(found.read_bytes(), media_type=TYPES[suffix], headers={"cache-control": "no-cache"})
+    return Response(file.read_bytes(), media_type=TYPES[suffix], headers={"cache-control": "no-cache"})
 
 
 def _guarded(handle: Handle) -> Handle:
-    """Every answer has the headers of the door; an error becomes an answer that says what to do."""
+    """Add the door's headers to every response; turn an error into a response with its remedy."""
 
     async def guarded(request: Request) -> Response:
         try:

@@ -1,4 +1,4 @@
-"""Talk: a chat whose replies can be rated, put right, stopped and asked for again."""
+"""The talk view: a chat in which replies can be rated, corrected, stopped and repeated."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SAMPLES = ("What is tea?", "Explain how a rainbow forms.", "Give me three ideas
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """One reply of a talk, and the turn behind it; None where the turn is not kept."""
+    """A reply in a conversation, and its turn."""
 
     messages: tuple[Message, ...]
     reply: str
@@ -26,7 +26,7 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Talk:
-    """A conversation so far, and what its person has asked for."""
+    """A conversation so far, and its person's notes."""
 
     session: str | None
     exchanges: tuple[Exchange, ...]
@@ -35,37 +35,37 @@ class Talk:
 
 
 def read_talk(ledger: LedgerReader, person: Person, session: str | None) -> Talk:
-    """A person's own talk by its session; a new one where there is none of this name."""
-    found = ledger.latest_turns(person.user, session=session, limit=200) if session else []
+    """Read a person's own conversation by its session; return a new one if there is none with this name."""
+    turns = ledger.latest_turns(person.user, session=session, limit=200) if session else []
     notes = tuple(note for note in ledger.notes(person.user) if note.state not in ("replaced", "declined", "removed"))
     return Talk(
-        session=session if found else None,
-        exchanges=tuple(_last_words(found)),
+        session=session if turns else None,
+        exchanges=tuple(_last_words(turns)),
         notes=notes,
         notes_on=ledger.notes_enabled(person.user),
     )
 
 
 def _last_words(turns: Sequence[Turn]) -> list[Exchange]:
-    """What each turn added. One that was asked again gives way to the newer reply."""
-    kept: list[Turn] = []
+    """Return each turn's new messages. A repeated question keeps only its newer reply."""
+    current: list[Turn] = []
     for turn in turns:
         if turn.declared == "side":
             continue
-        while kept and len(kept[-1].prompt.messages) >= len(turn.prompt.messages):
-            kept.pop()
-        kept.append(turn)
+        while current and len(current[-1].prompt.messages) >= len(turn.prompt.messages):
+            current.pop()
+        current.append(turn)
     return [
-        Exchange(messages=turn.prompt.messages[-1:], reply=turn.completion.reply.content, turn=turn) for turn in kept
+        Exchange(messages=turn.prompt.messages[-1:], reply=turn.completion.reply.content, turn=turn) for turn in current
     ]
 
 
 def talk_view(talk: Talk) -> Html:
-    """The conversation, the field to write in, the notes in force."""
+    """Draw the conversation, the input field, the notes in force."""
     messages = [piece for exchange in talk.exchanges for piece in _exchange(exchange)]
     begun = el("div", *messages, id="messages", class_="messages", aria_live="polite", aria_label="Conversation")
-    new = el("a", icon("new"), el("span", "New talk"), href="/talk", class_="button")
-    top = header("Talk", "Say what you would like to be different: it holds from the next reply on.", new)
+    new = el("a", icon("new"), el("span", "New conversation"), href="/talk", class_="button")
+    top = header("Talk", "Say what you would like to be different: it applies from the next reply on.", new)
     chat = el(
         "section",
         begun,
@@ -83,7 +83,7 @@ def _welcome() -> Html:
         "div",
         el("h2", "Ask something, then correct it"),
         el("p", "Write “shorter, please” or “always answer in one sentence” after a reply, rate it, or put it right."),
-        el("p", "A correction holds at once, and is learned while nobody waits."),
+        el("p", "A correction applies at once; serving continues while it is learned."),
         el("div", *tries, class_="samples"),
         class_="welcome",
         id="welcome",
@@ -91,7 +91,7 @@ def _welcome() -> Html:
 
 
 def _composer() -> Html:
-    """The field cannot be written in before the script that sends is there: what is sent earlier would be lost."""
+    """The field is disabled until its script has loaded: a message sent earlier would be lost."""
     return el(
         "form",
         el("label", "Your message", for_="say", class_="hidden"),
@@ -104,9 +104,9 @@ def _composer() -> Html:
 
 
 def _exchange(exchange: Exchange) -> list[Html]:
-    said = [_said(message.content) for message in exchange.messages if message.role == "user"]
+    articles = [_said(message.content) for message in exchange.messages if message.role == "user"]
     noted = exchange.turn.noted.notes if exchange.turn.noted else ()
-    return [*said, _reply(exchange.reply, exchange.turn.id, exchange.turn.completion.version, noted)]
+    return [*articles, _reply(exchange.reply, exchange.turn.id, exchange.turn.completion.version, noted)]
 
 
 def _said(words: str) -> Html:
@@ -148,7 +148,7 @@ def _rating() -> Html:
 
 
 def _templates() -> Html:
-    """What the browser copies for messages to come."""
+    """Return the templates that the browser copies for new messages."""
     edit = el(
         "form",
         el("label", "This is how I would have liked it", for_="wanted"),
@@ -164,28 +164,28 @@ def _templates() -> Html:
 
 
 def _cancel() -> Html:
-    return el("button", "Leave it", type="button", class_="quiet", data_do="cancel")
+    return el("button", "Cancel", type="button", class_="quiet", data_do="cancel")
 
 
 # --- notes ---
 
 
 STATES = {
-    "proposed": ("proposed", "busy", "It is in no prompt until you say that you meant it for all replies."),
+    "proposed": ("proposed", "busy", "It is in no prompt until you confirm that you meant it for all replies."),
     "in force": ("in force", "force", "It is in your prompts."),
     "learning": ("being learned", "busy", "It is in your prompts while the weights are taught it."),
-    "learned": ("learned", "good", "The weights do it by themselves, so it left your prompts."),
+    "learned": ("learned", "good", "The weights follow it without the prompt, so it left your prompts."),
     "kept": ("kept as a note", "force", "It stays in your prompts: it cannot be taught."),
     "off": ("off", "", "You switched it off."),
     "declined": ("declined", "", "You did not mean it for all replies."),
 }
-"""of each state of a note: what it is called, its colour, what it means"""
+"""for each state of a note: its label, its colour, its meaning"""
 
 
 def notes_panel(notes: Sequence[Note], *, on: bool, whose: bool = False) -> Html:
-    """What was asked for, with a switch each."""
+    """Draw a person's notes, each with a switch."""
     rows = [_note(note, whose=whose) for note in sorted(notes, key=_place)]
-    none = el("p", "Nothing yet. A correction makes a note, and so do you:", class_="faint")
+    none = el("p", "Nothing yet. Correct a reply, or add a note here:", class_="faint")
     form = el(
         "form",
         el("label", "A note of your own", for_="note", class_="hidden"),
@@ -208,12 +208,12 @@ def notes_panel(notes: Sequence[Note], *, on: bool, whose: bool = False) -> Html
 
 
 def _place(note: Note) -> tuple[bool, bool, int]:
-    """Open questions first, notes that are off last, the newest of each before the others."""
+    """Sort open questions first, notes that are off last, then the newest first."""
     return note.state != "proposed", note.state == "off", -note.number
 
 
 def _question(note: Note) -> Html:
-    """Whether a proposed note was meant for all replies, with a button for each answer."""
+    """Ask if a proposed note applies to all replies, with a button for each answer."""
     accept, decline = (f"/do/notes/{note.number}/{answer}" for answer in ("accept", "decline"))
     here = json.dumps({"only_here": True})
     return el(
@@ -221,7 +221,7 @@ def _question(note: Note) -> Html:
         el("p", "Did you mean this for all replies?", class_="faint"),
         button(f"Yes, note {note.number} is for all replies", accept, "Yes"),
         button(f"Note {note.number} was meant only there", decline, "Only here", body=here),
-        button(f"No, note {note.number} was no wish", decline, "No"),
+        button(f"No, note {note.number} was not a request", decline, "No"),
         class_="row",
     )
 
@@ -248,7 +248,7 @@ def _note(note: Note, *, whose: bool) -> Html:
             chip(name, colour),
             el("span", f"note {note.number}", class_="faint"),
             el("span", note.user, class_="faint") if whose else None,
-            el("a", "where from", href=f"/learning?turn={note.turn}", class_="faint") if note.turn else None,
+            el("a", "source", href=f"/learning?turn={note.turn}", class_="faint") if note.turn else None,
             remove,
             class_="row",
             title=meaning,

@@ -1,4 +1,4 @@
-"""Versions: the line of them with the gate's rulings, any two side by side, and what steers them."""
+"""The versions view: all versions with the gate's decisions, a comparison of two, and the controls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _EXAMPLES = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionList:
-    """What the list shows; ``back`` is what a rollback would go back to, ``steers`` whether this person may."""
+    """The list's data; ``back`` is the rollback target, ``steers`` is True if this person may use the controls."""
 
     lines: Sequence[VersionLine]
     paused: str | None
@@ -29,7 +29,7 @@ class VersionList:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionStory:
-    """One version: what happened to it, the gate's decisions, and what it was trained on."""
+    """A version's data: its history, the gate's decisions, and its training turns."""
 
     line: VersionLine
     history: Sequence[StateChange]
@@ -38,7 +38,7 @@ class VersionStory:
 
 
 def versions_view(found: VersionList) -> Html:
-    """The newest versions, and a comparison."""
+    """Draw the newest versions, and a comparison."""
     top = header("Versions", "Each step makes a version; the gate examines it before it is served.", *_controls(found))
     if not found.lines:
         return join(top, empty("No version yet", "The base model becomes version 0 when a server starts."))
@@ -60,15 +60,15 @@ def _controls(found: VersionList) -> list[Html]:
         class_="danger",
     )
     word = "pause" if found.paused is None else "resume"
-    asked = {
+    questions = {
         "pause": "Pause training? Serving, collecting and judging go on.",
-        "resume": f"Go on training? It was paused: {found.paused}",
+        "resume": f"Resume training? It was paused: {found.paused}",
     }
     hold = button(
         f"{word.capitalize()} training",
         "/do/control",
         body=json.dumps({"command": word}),
-        confirm=asked[word],
+        confirm=questions[word],
         ask="reason",
         example="Why? (for the ledger)",
     )
@@ -104,10 +104,10 @@ def _row(line: VersionLine, *, steers: bool) -> Html:
 
 
 def _reception(line: VersionLine) -> str:
-    found = line.reception
-    if found is None or line.bad_high is None:
+    figures = line.reception
+    if figures is None or line.bad_high is None:
         return ""
-    return f" · {found.good} good and {found.bad} bad of {found.scored} scored (bad at most {line.bad_high:.0%})"
+    return f" · {figures.good} good and {figures.bad} bad of {figures.scored} scored (bad at most {line.bad_high:.0%})"
 
 
 def _steering(line: VersionLine) -> Html | None:
@@ -125,22 +125,24 @@ def _steering(line: VersionLine) -> Html | None:
         example="Why? (for the ledger)",
         class_="link",
     )
-    held = button(
+    pin_button = button(
         f"{pin.capitalize()} version {number}",
         "/do/control",
         pin.capitalize(),
         body=json.dumps({"command": pin, "version": number}),
-        confirm="Keep these weights whatever train.keep says?" if pin == "pin" else "Let these weights go?",
+        confirm="Keep these weights whatever train.keep says?"
+        if pin == "pin"
+        else "Allow these weights to be deleted?",
         class_="link",
     )
-    return el("div", held, back if not line.live and line.version.state != "refused" else None, class_="row")
+    return el("div", pin_button, back if not line.live and line.version.state != "refused" else None, class_="row")
 
 
 def _compare(lines: Sequence[VersionLine]) -> Html:
-    kept = [line for line in lines if line.version.state not in ("deleted", "candidate")]
-    numbers = [line.version.number for line in kept]
-    live = next((line.version.number for line in kept if line.live), numbers[0] if numbers else 0)
-    other = next((number for number in numbers if number != live), live)
+    eligible = [line for line in lines if line.version.state not in ("deleted", "candidate")]
+    numbers = [line.version.number for line in eligible]
+    live = next((line.version.number for line in eligible if line.live), numbers[0] if numbers else 0)
+    second = next((number for number in numbers if number != live), live)
 
     def choice(name: str, chosen: int) -> Html:
         options = [el("option", f"Version {n}", value=n, selected=n == chosen) for n in numbers]
@@ -149,10 +151,10 @@ def _compare(lines: Sequence[VersionLine]) -> Html:
     return el(
         "aside",
         el("h2", "Side by side"),
-        el("p", "The same prompts, answered by two versions. Nothing of it is trained on.", class_="faint"),
+        el("p", "The same prompts, answered by two versions. The replies never train.", class_="faint"),
         el(
             "form",
-            el("div", choice("first", other), choice("second", live), class_="row two"),
+            el("div", choice("first", second), choice("second", live), class_="row two"),
             el("label", "Prompts, one to a line", for_="prompts", class_="faint"),
             el("textarea", "What is tea?\nWhy is the sky blue?", id="prompts", name="prompts", rows=4),
             el("button", "Compare", type="submit", class_="primary"),
@@ -167,7 +169,7 @@ def _compare(lines: Sequence[VersionLine]) -> Html:
 
 
 def version_view(story: VersionStory) -> Html:
-    """What made it, what the gate found, what happened to it since."""
+    """Draw its training, the gate's decisions and its history."""
     line = story.line
     number = line.version.number
     back = el("a", "All versions", href="/versions", class_="button")
@@ -182,11 +184,11 @@ def version_view(story: VersionStory) -> Html:
 
 def _decision(decision: GateDecision) -> Html:
     checks = [_check(check) for check in decision.evidence.get("checks", ())]
-    shown = [_example(example) for example in decision.evidence.get("examples", ())[:_EXAMPLES]]
+    examples = [_example(example) for example in decision.evidence.get("examples", ())[:_EXAMPLES]]
     titles = el(
         "tr", *[el("th", title, scope="col") for title in ("Prompt", f"Version {decision.against}", "This one")]
     )
-    table = el("div", el("table", el("thead", titles), el("tbody", *shown)), class_="scroll") if shown else None
+    table = el("div", el("table", el("thead", titles), el("tbody", *examples)), class_="scroll") if examples else None
     colour = "good" if decision.decision == "promote" else "bad"
     return el(
         "section",
@@ -199,7 +201,7 @@ def _decision(decision: GateDecision) -> Html:
 
 
 def _check(check: Mapping[str, Any]) -> Html:
-    mark, word = {True: ("good", "passed"), False: ("bad", "failed"), None: ("", "nothing to see")}[check["ok"]]
+    mark, word = {True: ("good", "passed"), False: ("bad", "failed"), None: ("", "no result")}[check["ok"]]
     detail = check.get("detail", check.get("said", ""))
     return el("li", chip(word, mark), el("strong", check["name"]), el("span", detail))
 
@@ -220,13 +222,17 @@ def _step(step: Mapping[str, Any] | None) -> Html | None:
         )
         for cause in step["turns"][:20]
     ]
-    done = step["rehearsal"]
+    rehearsal = step["rehearsal"]
     gone = f" and {step['deleted']} that were deleted since" if step["deleted"] else ""
-    practised = done is not None and "practised" in done["evidence"]
-    made = f"by {rehearsing(done['note'], in_prompt=practised)}" if done else f"from {len(step['turns'])} turns{gone}"
+    in_prompt = rehearsal is not None and "practised" in rehearsal["evidence"]
+    description = (
+        f"by {rehearsing(rehearsal['note'], in_prompt=in_prompt)}"
+        if rehearsal
+        else f"from {len(step['turns'])} turns{gone}"
+    )
     return el(
         "section",
-        el("h2", f"Step {step['number']} made it, {made}"),
+        el("h2", f"Step {step['number']} made it, {description}"),
         el("p", f"{step['seconds']:.0f} s", class_="faint"),
         el("ul", *rows, class_="causes") if rows else None,
         class_="card",

@@ -105,7 +105,7 @@ AGENT_HOME = "/home/agent"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentCommand:
-    """The command that starts an agent program on a task: its words, its environment, its files by path below its home."""
+    """The command that starts an agent program on a task: its words, environment and files by path below its home."""
 
     words: tuple[str, ...]
     env: Mapping[str, str]

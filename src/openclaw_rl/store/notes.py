@@ -136,9 +136,10 @@ class NotesLedger(SharedWriter, NoteQueries):
         return [_to_hints(row) for row in rows]
 
     def new_remarks(self, limit: int) -> list[GivenRemark]:
-        """Return feedback on turns that has not been made into notes yet, oldest first; none from environments.
+        """Return explicit comments that have not been made into notes yet, oldest first; environments' are without
+        text.
 
-        A verdict waits for the messages after a turn; an inline feedback command takes effect without waiting.
+        A verdict waits for the messages after a turn; an explicit comment takes effect without waiting.
         """
         read = self.cursor(_FEEDBACK)
         rows = self.rows(

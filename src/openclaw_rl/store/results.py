@@ -169,7 +169,7 @@ class GivenHints(NamedTuple):
 
 
 class GivenRemark(NamedTuple):
-    """Explicit feedback on a reply, with its place in the ledger; ``text`` None: nothing to make a note from."""
+    """An explicit comment on a reply, with its place in the ledger; ``text`` None: nothing to make a note from."""
 
     seq: int
     turn: str

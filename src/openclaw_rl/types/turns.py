@@ -52,7 +52,7 @@ def environment_of(user: str) -> str | None:
 
 
 def new_id() -> str:
-    """Return a time-ordered id with 26 letters: 48 bits of milliseconds, 80 random bits, increasing within a process."""
+    """Return a time-ordered id with 26 letters: 48 bits of milliseconds, 80 random bits, rising within a process."""
     global _last_id
     value = max(time.time_ns() // 1_000_000 << 80 | int.from_bytes(os.urandom(10), "big"), _last_id + 1)
     _last_id = value

@@ -112,8 +112,8 @@ def unheard(ledger: LedgerReader, user: str, *, limit: int) -> list[Correction]:
 
 def correction(ledger: LedgerReader, turn: str) -> Correction:
     """Return one turn's correction, corrected or not; raise NotInLedger if the turn is missing."""
-    turn_ = ledger.turn(turn)
-    listed = ListedTurn(seq=0, id=turn_.id, user=turn_.user, at=turn_.at, session=None)
+    source_turn = ledger.turn(turn)
+    listed = ListedTurn(seq=0, id=source_turn.id, user=source_turn.user, at=source_turn.at, session=None)
     return _correction(ledger, listed, _answers(ledger.newest_decisions(DECISIONS)))
 
 
@@ -154,14 +154,14 @@ def question(turn: Turn) -> str:
 
 def _said(feedback: Sequence[Feedback], outcome: Outcome | None) -> tuple[str | None, How]:
     """Return the correction in its author's own words: an explicit comment first, else the next message."""
-    explicit = [feedback_ for feedback_ in feedback if feedback_.source == "explicit"]
-    for feedback_ in reversed(explicit):
-        if feedback_.hint:
-            return feedback_.hint, "comment"
-        if feedback_.edit:
-            return feedback_.edit, "edit"
+    explicit = [entry for entry in feedback if entry.source == "explicit"]
+    for entry in reversed(explicit):
+        if entry.hint:
+            return entry.hint, "comment"
+        if entry.edit:
+            return entry.edit, "edit"
     messages = texts(outcome.next_state, "user") if outcome else ()
-    if messages and not any((feedback_.score or 0) < 0 for feedback_ in explicit):
+    if messages and not any((entry.score or 0) < 0 for entry in explicit):
         return messages[-1], "message"
     return (None, "thumb") if explicit else (messages[-1] if messages else None, "message")
 

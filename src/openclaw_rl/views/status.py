@@ -318,7 +318,7 @@ class LiveFigures:
                 title="Requests waiting",
                 good="0 most of the time. A lasting queue: more people than sequence slots (policy.slots).",
                 unit="now",
-                points=tuple((self._minutes(sample_), sample_.waiting) for sample_ in self._samples),
+                points=tuple((self._minutes(entry), entry.waiting) for entry in self._samples),
                 axis="minute",
             ),
             Curve(
