@@ -262,7 +262,9 @@ def test_starvation_is_said_with_its_reasons_and_a_remedy() -> None:
     reasons = {"no signal": 4, "side turn": 26, "stale": 0}
     said = nothing_trainable(answered=30, trainable=0, reasons=reasons, after=20)
     assert said is not None
-    assert said.startswith("30 turns answered, none trainable, because: 26 side turn, 4 no signal; mark conversations with")
+    assert said.startswith(
+        "30 turns answered, none trainable, because: 26 side turn, 4 no signal; mark conversations with"
+    )
 
 
 @pytest.mark.parametrize(("answered", "trainable"), [(19, 0), (30, 1), (0, 0)])

@@ -64,8 +64,7 @@ def wilson(good: int, of: int, *, alpha: float = 0.05) -> tuple[float, float]:
 
 
 def difference(first: Sequence[bool], second: Sequence[bool], *, alpha: float = 0.05) -> Interval:
-    """Return the paired difference of two rates, second less first, with a two-sided interval (Newcombe's by the
-    pairs).
+    """Return the paired difference of two rates, second less first, with a two-sided interval (Newcombe, paired).
 
     The variance is the pairs' own; half a pair is added on either side, so that the interval is never empty.
     """

@@ -2,11 +2,13 @@
 
 A wish that may not apply to all replies is proposed: it is shown, and neither put into a prompt nor taught.
 
-proposed -> in force            by its user, who accepts or repeats it proposed -> declined            by its user, who
-meant one reply in force <-> learning -> learned     by training: taught, then out of the prompt; back if the weights
-forgot it in force, learning -> kept           by training: it cannot be taught, and stays a note any of them, off ->
-replaced         by a newer note that contradicts it in force, learning, learned <-> off  by the user any state ->
-removed                 by the user, for good
+proposed -> in force            by its user, who accepts or repeats it
+proposed -> declined            by its user, who meant one reply
+in force <-> learning -> learned     by training: taught, then out of the prompt; back if the weights forgot it
+in force, learning -> kept           by training: it cannot be taught, and stays a note
+any of them, off -> replaced         by a newer note that contradicts it
+in force, learning, learned <-> off  by the user
+any state -> removed                 by the user, for good
 """
 
 from __future__ import annotations
@@ -152,8 +154,8 @@ class NotesBook:
         """Make a note; once it is in force, it replaces the user's notes that it contradicts.
 
         An earlier note counts as the same if it has the same words, words with the same prompt text, or a limit that
-        this one lacks; it is then in force again, if the weights had forgotten it or it was switched off. Raises
-        InvalidValue if the user already has the maximum number of notes in force.
+        this one lacks; it is then in force again, if the weights had forgotten it or it was switched off.
+        Raises InvalidValue if the user already has the maximum number of notes in force.
         """
         cache = self._read_for([given])
         return self._ledger.atomically(lambda: self._add(given, cache.fresh()))

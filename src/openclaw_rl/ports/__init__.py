@@ -1,7 +1,7 @@
 """The ports: the interfaces through which a loop calls a policy, a trainer, a judge, an environment.
 
-`plugins` loads seven kinds: Policy, Trainer, Judge, Env, Rollout, Generate, Loss. A ``Loop`` is run by `app`. Loops
-receive these ports and never import the implementations.
+`plugins` loads seven kinds: Policy, Trainer, Judge, Env, Rollout, Generate, Loss.
+A ``Loop`` is run by `app`. Loops receive these ports and never import the implementations.
 """
 
 from __future__ import annotations

@@ -136,8 +136,7 @@ class NotesLedger(SharedWriter, NoteQueries):
         return [_to_hints(row) for row in rows]
 
     def new_remarks(self, limit: int) -> list[GivenRemark]:
-        """Return explicit comments that have not been made into notes yet, oldest first; environments' are without
-        text.
+        """Return explicit comments that have not been made into notes yet, oldest first; none from environments.
 
         A verdict waits for the messages after a turn; an explicit comment takes effect without waiting.
         """

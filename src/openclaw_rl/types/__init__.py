@@ -2,8 +2,8 @@
 
     Message, Tool -> Prompt --Sampling--> Completion -> Turn -> Outcome -> Verdict -> Sample -> Step, Version
 
-Lengths: `[P]` prompt tokens, `[R]` reply tokens. Arrays that share a letter share a length. Absent is ``None``; zero is
-a number: a missing log-prob is never ``0.0``.
+Lengths: `[P]` prompt tokens, `[R]` reply tokens. Arrays that share a letter share a length.
+Absent is ``None``; zero is a number: a missing log-prob is never ``0.0``.
 """
 
 from __future__ import annotations

@@ -113,9 +113,9 @@ class Tool:
 class Prompt:
     """A request to the policy: messages, the tools that it may call, and how it may call them.
 
-    ``tool_choice`` is auto, none, required or a tool's name (``"name:NAME"``). ``template`` contains extra keyword
-    arguments for the model's chat template. ``opening`` is a forced beginning of the reply: it ends the prompt's
-    tokens, so none of its tokens is sampled or trained.
+    ``tool_choice`` is auto, none, required or a tool's name (``"name:NAME"``).
+    ``template`` contains extra keyword arguments for the model's chat template. ``opening`` is a forced beginning of
+    the reply: it ends the prompt's tokens, so none of its tokens is sampled or trained.
     """
 
     messages: tuple[Message, ...]
@@ -190,8 +190,9 @@ class Completion:
     1 where that is 0), before top-p, top-k, penalties and formats: the behaviour policy of `losses.methods`.
     ``allowed`` is the log of the probability mass that a format allowed at each token: a token was sampled with
     log-prob ``logprobs - allowed``, and with 0 where it was the only allowed one. None: the reply was unconstrained, or
-    the engine does not report it. ``scored`` is True if the log-probs were computed afterwards (an import), not
-    recorded while sampling. ``flaws`` are marks for the judge, such as ``malformed_tool_call``.
+    the engine does not report it.
+    ``scored`` is True if the log-probs were computed afterwards (an import), not recorded while sampling.
+    ``flaws`` are marks for the judge, such as ``malformed_tool_call``.
     """
 
     reply: Message

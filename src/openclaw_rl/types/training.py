@@ -32,8 +32,8 @@ class PlayedStep:
     """A turn's place in an environment: its episode, its task, its index, the outcome and the step's votes.
 
     ``task`` is shared with other episodes (None: played alone), ``index`` is the turn's position in the episode,
-    ``outcome`` the episode's, ``vote`` the step's own, None without any. ``tokens`` is the reply's length, ``room`` the
-    longest that it could have been, None without a limit.
+    ``outcome`` the episode's, ``vote`` the step's own, None without any.
+    ``tokens`` is the reply's length, ``room`` the longest that it could have been, None without a limit.
     """
 
     episode: str
@@ -82,14 +82,16 @@ class Sample:
 
     ``mask[r]`` False keeps reply token r out of every loss. ``score`` is the verdict's, None where it may not train;
     ``advantage`` is the policy-gradient term's, None without a signal. ``teachers`` are the hinted prompts, one per
-    hint, shortest hint first; the reply under them is the same. ``recalled`` is the same user's earlier turn that the
-    hints are from, None if they are from this turn. ``urgency`` (0 .. 1) is the share of this user's rules that is
-    still to be learned; in prompt distillation, it scales the step. ``prompt_tokens`` and ``logprobs`` are None if the
-    reply was sampled under another prompt than ``prompt`` (one with a standing note): the trainer renders the prompt as
-    it renders a teacher's, and takes its own weights for the behaviour policy. ``played`` is its place in an
-    environment, None for a user's turn. ``rehearses`` is the note that this reply was sampled for (prompt
-    distillation); its one teacher has the note. None for a turn. Its ``advantage`` compares it with other replies in
-    its step.
+    hint, shortest hint first; the reply under them is the same.
+    ``recalled`` is the same user's earlier turn that the hints are from, None if they are from this turn.
+    ``urgency`` (0 .. 1) is the share of this user's rules that is still to be learned; in prompt distillation, it
+    scales the step.
+    ``prompt_tokens`` and ``logprobs`` are None if the reply was sampled under another prompt than ``prompt`` (one with
+    a standing note): the trainer renders the prompt as it renders a teacher's, and takes its own weights for the
+    behaviour policy.
+    ``played`` is its place in an environment, None for a user's turn.
+    ``rehearses`` is the note that this reply was sampled for (prompt distillation); its one teacher has the note. None
+    for a turn. Its ``advantage`` compares it with other replies in its step.
     """
 
     turn: str

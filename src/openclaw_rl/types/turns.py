@@ -115,8 +115,8 @@ class Outcome:
     """The continuation after a turn. ``kind_reason`` explains main or side, ``confidence`` is its certainty.
 
     ``next_state`` is every message after the reply and before the next one; ``ended`` is the reason why no more
-    messages will follow (`openclaw_rl.collect.threads` has the meanings), None if the thread continued. ``evidence``
-    are deterministic marks from matching (``regenerated``, ``repeated_call`` ...).
+    messages will follow (`openclaw_rl.collect.threads` has the meanings), None if the thread continued.
+    ``evidence`` are deterministic marks from matching (``regenerated``, ``repeated_call`` ...).
     """
 
     turn: str
@@ -179,9 +179,9 @@ class Doubt:
 class Verdict:
     """A turn's judgement. ``score`` None is "no opinion"; 0 is a judged "ambiguous".
 
-    ``doubt``, without a score, is a possible meaning; it is not stored. For an environment step, ``score`` is the whole
-    episode's outcome, which all its steps share, and ``step`` is this step's own: the mean of its votes, None without
-    any.
+    ``doubt``, without a score, is a possible meaning; it is not stored.
+    For an environment step, ``score`` is the whole episode's outcome, which all its steps share, and ``step`` is this
+    step's own: the mean of its votes, None without any.
     """
 
     turn: str
