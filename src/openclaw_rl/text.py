@@ -113,8 +113,8 @@ def degenerate(reply: str, *, figure: bool | None = None, least: int | None = No
     """Return why a reply is degenerate (too short, junk, or repetitive); None for any other reply.
 
     ``figure`` is True if a bare figure answers the request; if it is False, a reply of figures alone is degenerate. A
-    reply has at least ``least`` words; by default three, or one if a figure answers. List markers are not words: a list
-    with one item repeats them. List markers and bold signs do not count in the share of signs either.
+    reply has at least ``least`` words; by default three, or one if a figure answers. List markers are not words, so a
+    list of the same item repeats itself. List markers and bold signs do not count in the share of signs either.
     """
     if least is None:
         least = 1 if figure else 3

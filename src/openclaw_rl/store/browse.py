@@ -25,7 +25,7 @@ from openclaw_rl.store.rows import OF_A_PERSON, VERSION, to_version
 from openclaw_rl.types import Json, Version
 
 WITHIN = 6_000
-"""how many newest turns a query without an index scans, so that it stays fast in a large ledger too"""
+"""number of newest turns that a query without an index scans, so that it stays fast in a large ledger too"""
 
 _GOOD = "coalesce(sum(CASE WHEN v.score > 0 THEN 1 ELSE 0 END), 0) AS good"
 _BAD = "coalesce(sum(CASE WHEN v.score < 0 THEN 1 ELSE 0 END), 0) AS bad"
@@ -109,8 +109,8 @@ class BrowseQueries(LedgerConnection):
     def saying(self, user: str | None, words: str, *, before: int | None, limit: int) -> list[SaidTurn]:
         """Return the newest turns before a place, newest first, each with the text around the words in its messages.
 
-        The last message and the reply are searched. Blobs are searched in packed form; without a match they are not
-        decoded.
+        The last message and the reply are searched. Blobs are searched as JSON text; without a match they are not
+        parsed.
         """
         needle = json.dumps(words.lower(), ensure_ascii=False)[1:-1]
         where, values = ("AND t.user = ?", [user]) if user is not None else ("", [])

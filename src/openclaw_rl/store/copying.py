@@ -59,7 +59,8 @@ _BATCH: Final = 200
 def copy_ledger(source: AnyPlace, target: AnyPlace) -> dict[str, int]:
     """Copy every row from a ledger without writers to a place without a ledger; return the row count by table.
 
-    The copy is complete, as a second reading of both confirms, or absent. Raises a LedgerError with the reason.
+    The copy is complete, as a second reading of both confirms, or absent. A failure raises a LedgerError with the
+    reason.
     """
     start, end = place_of(source), place_of(target)
     if start == end:

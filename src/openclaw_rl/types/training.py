@@ -84,8 +84,8 @@ class Sample:
     ``advantage`` is the policy-gradient term's, None without a signal. ``teachers`` are the hinted prompts, one per
     hint, shortest hint first; the reply under them is the same.
     ``recalled`` is the same user's earlier turn that the hints are from, None if they are from this turn.
-    ``urgency`` (0 .. 1) is the share of this user's rules that is still to be learned; in prompt distillation, it
-    scales the step.
+    ``urgency`` (0 .. 1) is how much is left to learn from this user's rules; in prompt distillation, how far a step
+    goes.
     ``prompt_tokens`` and ``logprobs`` are None if the reply was sampled under another prompt than ``prompt`` (one with
     a standing note): the trainer renders the prompt as it renders a teacher's, and takes its own weights for the
     behaviour policy.
