@@ -1,1 +1,1 @@
-"""Loop 4: verdicts become samples, steps and versions."""
+"""Training loop: turns verdicts into samples, steps and versions."""

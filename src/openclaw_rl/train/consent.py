@@ -1,9 +1,9 @@
-"""Which rules may teach where several people share one policy. Pure.
+"""Decide which rules may teach when several people share one policy. Pure.
 
-A score can only make likelier or rarer what the policy generates; a rule puts somebody's words into it. With one
-policy for all, what one person's rule teaches is what everybody is served, so with more than one person it takes
-consent: ``all`` gives it, a number asks that so many people have given the very same rule, ``none`` lets no rule teach.
-One person alone shares with nobody, and everything teaches.
+A score only changes the probability of text that the policy generates; a rule adds a user's own words. On a shared
+policy one person's rule affects every user, so with more than one person it needs consent: ``all`` gives it, a number
+requires that many people with the same rule, ``none`` lets no rule teach. A single user shares with no other person, so
+all rules teach.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Self
 from openclaw_rl.types import environment_of
 
 OWNERS = frozenset({"local", "default"})
-"""the users of a server without a keys file: its one owner, with and without a key"""
+"""users of a server without a keys file: its one owner, with and without a key"""
 _OWNER = "the owner"
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consent:
-    """What the people who share a policy agreed on. ``given`` has, by rule, who gave it; rules alike are one."""
+    """Sharing terms of a policy; ``given`` maps each rule, normalized, to the people who gave it."""
 
     share: str
     people: frozenset[str] = frozenset()
@@ -32,7 +32,7 @@ class Consent:
 
     @classmethod
     def of(cls, share: str, users: Iterable[str], given: Iterable[tuple[str, Iterable[str]]] = ()) -> Self:
-        """From the users who have sent a request or may send one, and the rules of each as far as they are known."""
+        """Build the consent from the users who have sent or may send requests, and from each user's known rules."""
         people = frozenset(person(user) for user in users if environment_of(user) is None)
         rules: dict[str, set[str]] = defaultdict(set)
         for user, texts in given:
@@ -41,7 +41,7 @@ class Consent:
         return cls(share=share, people=people, given={rule: frozenset(users) for rule, users in rules.items()})
 
     def allows(self, rule: str, user: str) -> bool:
-        """May this rule of this user teach? An environment's may: it is trusted by name, or it gives none."""
+        """Return True if this user's rule may teach; an environment's always may, since it is trusted by name."""
         if self.share == "all" or environment_of(user) is not None or self.people <= {person(user)}:
             return True
         givers = self.given.get(alike(rule), frozenset()) | {person(user)}
@@ -49,7 +49,7 @@ class Consent:
 
     @property
     def detail(self) -> str:
-        """Why a rule does not teach, and what to do."""
+        """Explain why a rule does not teach, with the setting to change."""
         terms = "let no rule teach" if self.share == "none" else f"ask for {self.share} people with the very same rule"
         return f"{len(self.people)} people share this policy and {terms} (train.share = {self.share!r})"
 
@@ -62,5 +62,5 @@ def person(user: str) -> str:
 
 
 def alike(rule: str) -> str:
-    """The same for two rules of the same words in the same order; anything looser would let words be slipped in."""
+    """Normalize a rule to its words in order; a looser match would let other words in."""
     return " ".join(_WORD.findall(rule.lower()))

@@ -1,4 +1,4 @@
-"""The advantage of every step of the episodes of a task. Pure.
+"""Compute the advantage of every step in the episodes of a task. Pure.
 
 An episode has an outcome ``O``; a step has its votes. Over the episodes of one task:
 
@@ -6,10 +6,9 @@ An episode has an outcome ``O``; a step has its votes. Over the episodes of one 
     trajectory   R = O + weight * the mean vote of the episode, measured against the episodes, the same for every step
     outcome      R = O, likewise
 
-Measured means: less the mean, divided by the standard deviation, which is never taken for less than `FLOOR`, and within
-`LIMIT`. A step that no other episode reached is measured against all steps of its group. An episode that is alone
-teaches nothing, and neither does a bucket whose rewards are all alike. Episodes that failed for a reason that is not
-the policy's never come here.
+Measured means: minus the mean, divided by the standard deviation (at least `FLOOR`), clipped to `LIMIT`. A step that no
+other episode reached is measured against all steps of its group. A single episode teaches nothing, and neither does a
+bucket of equal rewards. Episodes that failed for a reason outside the policy are excluded by the caller.
 """
 
 from __future__ import annotations
@@ -26,20 +25,20 @@ Credit = Literal["step", "trajectory", "outcome"]
 CreditBaseline = Literal["mean", "others", "batch"]
 EPSILON = 1e-6
 FLOOR = 0.2
-"""least standard deviation: a tenth of the range of an outcome, -1 to 1"""
+"""least standard deviation: a tenth of the outcome range, -1 to 1"""
 LIMIT = 5.0
-"""largest advantage, either way"""
+"""largest absolute advantage"""
 OVERLONG = 0.2
-"""last part of a reply's room over which the penalty for length grows from 0 to 1"""
+"""final part of a reply's room over which the length penalty grows from 0 to 1"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreditSettings:
-    """``weight`` is that of a step's votes against the outcome.
+    """``weight`` scales a step's votes against the outcome.
 
-    ``baseline``: what is subtracted, the mean of the group, of the others in it (RLOO), or of the whole batch
-    (REINFORCE++). ``scaled``: whether to divide by the standard deviation. ``overlong``: whether a reply that nears
-    the end of its room loses reward (DAPO).
+    ``baseline`` is subtracted: the mean of the group, of the others in it (RLOO), or of the whole batch (REINFORCE++).
+    ``scaled`` divides by the standard deviation. ``overlong`` reduces the reward of a reply near the end of its room
+    (DAPO).
     """
 
     mode: Credit
@@ -51,9 +50,9 @@ class CreditSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credited:
-    """The advantage of each step by its key, None for one that has nothing to be measured against.
+    """Advantage of each step by its key, None for a step without peers.
 
-    ``flat`` buckets had no variance, out of ``buckets``.
+    ``flat`` of the ``buckets`` had no variance.
     """
 
     advantages: Mapping[str, float | None]
@@ -62,13 +61,13 @@ class Credited:
 
 
 def reward(step: PlayedStep, settings: CreditSettings) -> float:
-    """What one step is worth by itself."""
+    """Return the reward of one step by itself."""
     vote = 0.0 if step.vote is None or settings.mode == "outcome" else step.vote
     return _outcome(step, settings) + settings.weight * vote
 
 
 def overlong(tokens: int, room: int | None) -> float:
-    """The soft penalty for length: 0 up to `OVERLONG` before the end of the room, 1 at its end.
+    """Return the soft length penalty: 0 up to `OVERLONG` before the end of the room, 1 at its end.
 
     >>> overlong(80, 100), overlong(90, 100), overlong(100, 100), overlong(100, None)
     (0.0, 0.5, 1.0, 0.0)
@@ -80,7 +79,7 @@ def overlong(tokens: int, room: int | None) -> float:
 
 
 def credited(steps: Mapping[str, PlayedStep], settings: CreditSettings) -> Credited:
-    """The advantages of steps of any number of tasks; ``steps`` has each by a key of the caller's."""
+    """Return the advantages of steps from any number of tasks; ``steps`` uses the caller's keys."""
     if settings.baseline == "batch":
         return _over_batch(steps, settings)
     tasks: dict[str, dict[str, PlayedStep]] = defaultdict(dict)
@@ -120,9 +119,9 @@ def _per_step(played: Mapping[str, PlayedStep], settings: CreditSettings) -> Cre
 def _per_episode(played: Mapping[str, PlayedStep], settings: CreditSettings) -> Credited:
     rewards = {}
     for episode in {step.episode: None for step in played.values()}:
-        own = [step for step in played.values() if step.episode == episode]
-        votes = [step.vote for step in own if step.vote is not None] if settings.mode == "trajectory" else []
-        outcome = statistics.fmean(_outcome(step, settings) for step in own)
+        episode_steps = [step for step in played.values() if step.episode == episode]
+        votes = [step.vote for step in episode_steps if step.vote is not None] if settings.mode == "trajectory" else []
+        outcome = statistics.fmean(_outcome(step, settings) for step in episode_steps)
         rewards[episode] = outcome + settings.weight * (statistics.fmean(votes) if votes else 0.0)
     peers = list(rewards.values())
     if len(peers) < 2:
@@ -132,7 +131,7 @@ def _per_episode(played: Mapping[str, PlayedStep], settings: CreditSettings) -> 
 
 
 def _over_batch(steps: Mapping[str, PlayedStep], settings: CreditSettings) -> Credited:
-    """All rewards against those of the whole batch, whatever their task."""
+    """Measure all rewards against those of the whole batch, across tasks."""
     rewards = {key: reward(step, settings) for key, step in steps.items()}
     if len(rewards) < 2:
         return Credited(advantages=dict.fromkeys(rewards), buckets=len(rewards), flat=0)
@@ -142,7 +141,7 @@ def _over_batch(steps: Mapping[str, PlayedStep], settings: CreditSettings) -> Cr
 
 
 def _measured(value: float, peers: Sequence[float], settings: CreditSettings) -> float:
-    """The value, itself one of at least two peers, against their mean; 0 where they are all alike."""
+    """Return the value, one of at least two peers, measured against their mean; 0 if all are equal."""
     spread = statistics.pstdev(peers)
     if spread == 0:
         return 0.0

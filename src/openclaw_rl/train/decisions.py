@@ -1,4 +1,4 @@
-"""From a candidate to a served version and back: gate decisions and automatic rollbacks are carried out here."""
+"""Carry out gate decisions, automatic rollbacks and users' control requests."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from openclaw_rl.ports import Gate, GateDecision, LiveMonitor
 from openclaw_rl.types import ControlRequest, Version
 from openclaw_rl.versions import VersionLedger, VersionManager
 
-# What a person requests of a run while it trains, and the alarms that pause it.
+# Control requests during training, and the alarms that pause it.
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 POLL = 0.25
-"""seconds between two looks for requests while a step or an examination is under way"""
+"""seconds between two checks for requests during a step or an examination"""
 
 
 class ControlLedger(VersionLedger, Protocol):
-    """Where requests are read, and what they change."""
+    """Part of the ledger that requests are read from and act on."""
 
     def new_requests(self, limit: int) -> Sequence[ControlRequest]: ...
     def done_requests(self, seq: int) -> None: ...
@@ -39,7 +39,7 @@ class TrainingControl:
         self._alarms = 0
 
     def alarm(self, what: str) -> None:
-        """Count an alarm; the last of a row pauses training until a person resumes it."""
+        """Count an alarm; ``pause_after`` in a row pause training until it is resumed by hand."""
         self._alarms += 1
         if self._alarms >= self._pause_after:
             self._ledger.pause(f"{self._alarms} alarms in a row, the last: {what}")
@@ -48,7 +48,7 @@ class TrainingControl:
         self._alarms = 0
 
     def carry_out_requests(self) -> int:
-        """Carry out the requests that are new; how many."""
+        """Carry out new requests; return their number."""
         requests = self._ledger.new_requests(16)
         for request in requests:
             try:
@@ -59,7 +59,7 @@ class TrainingControl:
         return len(requests)
 
     async def during(self, work: Coroutine[Any, Any, T]) -> T:
-        """What ``work`` gives. Meanwhile requests are carried out: nobody waits for a step in order to undo one."""
+        """Return the result of ``work``; requests, such as a rollback, are carried out meanwhile."""
         task = asyncio.ensure_future(work)
         try:
             while not (await asyncio.wait({task}, timeout=POLL))[0]:
@@ -86,14 +86,14 @@ class TrainingControl:
 
 
 class DecisionLedger(VersionLedger, Protocol):
-    """Where decisions are written."""
+    """Part of the ledger that decisions are written to."""
 
     def pause(self, why: str) -> None: ...
     def add_gate_decision(self, decision: GateDecision) -> None: ...
 
 
 class CandidateReview:
-    """The candidate that waits for its decision, if there is one. ``held`` is why it still waits.
+    """Review of the candidate that waits for a decision, if any; ``held`` is the decision that holds it.
 
     Without a ``gate`` every candidate is promoted. A held one is examined again after ``retry`` seconds.
     """
@@ -118,11 +118,11 @@ class CandidateReview:
         self.held: GateDecision | None = None
 
     def offer(self, candidate: Version) -> None:
-        """From now on this version waits for its decision."""
+        """Queue this version for a decision."""
         self._candidate = candidate
 
     async def decided(self) -> bool:
-        """Have the gate decide on the candidate; False while it waits, True if none waits any more."""
+        """Have the gate decide on the candidate; return False while one waits, True if none does."""
         candidate = self._candidate
         if candidate is None:
             return True
@@ -138,7 +138,7 @@ class CandidateReview:
         else:
             decision = await self._control.during(self._gate.decide(candidate, live))
             if (await asyncio.to_thread(self._versions.current)).number != live.number:
-                return False  # a rollback came meanwhile: the decision was made against another version
+                return False  # rolled back meanwhile: the decision compares with another version
             await asyncio.to_thread(self._carry_out, candidate, decision)
         return self._candidate is None
 
@@ -154,7 +154,7 @@ class CandidateReview:
             self._promote(candidate, decision.reason)
 
     def _refuse(self, candidate: Version, why: str, *, alarm: bool = True) -> None:
-        """The live version goes on, and the next step begins from it; the candidate's turns stay used."""
+        """Refuse the candidate: the next step starts from the live version; the candidate's turns stay used."""
         self._versions.refuse(candidate, why)
         log.warning("version %d is refused: %s", candidate.number, why)
         self._clear()
@@ -173,7 +173,7 @@ class CandidateReview:
 
 
 class AutomaticRollback:
-    """Goes back when the monitor finds that what is served became worse; training then waits for a person."""
+    """Rolls back when the monitor reports a regression of the live version; training then pauses until resumed."""
 
     def __init__(self, ledger: DecisionLedger, monitor: LiveMonitor | None) -> None:
         self._ledger = ledger
@@ -181,7 +181,7 @@ class AutomaticRollback:
         self._monitor = monitor
 
     def carry_out(self) -> bool:
-        """Whether there was a regression; it is rolled back then, and training is paused."""
+        """Roll back and pause training if there is a regression; return True if there was one."""
         regression = self._monitor.check() if self._monitor is not None else None
         if regression is None:
             return False

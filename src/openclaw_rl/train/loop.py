@@ -1,10 +1,10 @@
-"""Loop 4: verdicts to steps to versions. It only sets the order; the parts do the work.
+"""Training loop: turns verdicts into steps and versions. It only sets the order; the parts do the work.
 
-control     what a person requests: rollback, pause, resume, pins
-decisions   what the gate decides on a candidate, and the automatic rollback of a version that made replies worse
-queue       which turns wait, and whether a step is due
+control     users' requests: rollback, pause, resume, pins
+decisions   gate decisions on candidates, and automatic rollback of a version that made replies worse
+queue       the waiting turns, and the condition for a step
 steps       one step: samples in, a candidate out
-rehearsal   notes are learned while nobody waits
+rehearsal   prompt distillation: notes are learned in idle time
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ __all__ = ["Housekeeping", "LoopLedger", "RehearsalParts", "Review", "TrainLoop"
 
 
 _FRESH = 5.0
-"""seconds for which it holds that a server elsewhere said somebody waits"""
+"""validity of a remote busy signal, in seconds"""
 
 
 class HealthRow(Protocol):
-    """What a loop, here or elsewhere, said last of itself."""
+    """Latest health report of a loop, local or remote."""
 
     @property
     def role(self) -> str: ...
@@ -55,7 +55,7 @@ class HealthRow(Protocol):
 
 
 class LoopLedger(QueueLedger, ControlLedger, DecisionLedger, StepLedger, RehearsalLedger, NotebookLedger, Protocol):
-    """What this loop needs of the ledger."""
+    """Part of the ledger that the training loop needs."""
 
     def paused(self) -> str | None: ...
     def health(self) -> Sequence[HealthRow]: ...
@@ -63,9 +63,9 @@ class LoopLedger(QueueLedger, ControlLedger, DecisionLedger, StepLedger, Rehears
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Review:
-    """Who decides on versions: before they are served, and after.
+    """Decisions on versions, before and after they are served.
 
-    Without a ``gate`` every version is served; a candidate that it holds is examined again after ``retry`` seconds.
+    Without a ``gate`` every version is served; a held candidate is examined again after ``retry`` seconds.
     """
 
     gate: Gate | None
@@ -75,7 +75,7 @@ class Review:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Housekeeping:
-    """What follows each step. ``retain`` None deletes no version, ``recorder`` None keeps no record."""
+    """Work that follows each step; ``retain`` None deletes no version, ``recorder`` None keeps no record."""
 
     retain: RetentionPolicy | None
     recorder: Recorder | None
@@ -83,11 +83,10 @@ class Housekeeping:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RehearsalParts:
-    """What rehearsal needs: the notes, a policy that samples, what a rule asks, shipped prompts, and who waits.
+    """Parts that prompt distillation needs: notes, a sampling policy, checks, shipped prompts and a busy signal.
 
-    ``checker`` gives what finds out whether a reply does what a rule asks, None for a rule that it does not know;
-    ``relevant`` says of a question and a reply whether the one is about the other; ``busy`` whether requests are under
-    way.
+    ``checker`` returns the check that decides if a reply follows a rule, None for an unknown rule; ``relevant``
+    compares a question with a reply; ``busy`` returns True while requests are running.
     """
 
     book: NotesBook
@@ -100,7 +99,7 @@ class RehearsalParts:
 
 
 class TrainLoop:
-    """One tick: carry out requests, drop what cannot train, and take one step if a batch is ready."""
+    """Each tick carries out requests, drops turns that cannot train, and takes one step if a batch is ready."""
 
     name = "train"
 
@@ -118,7 +117,7 @@ class TrainLoop:
         rehearsal: RehearsalParts | None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """``pause_after`` alarms in a row pause training. Without a ``rehearsal`` notes stay notes.
+        """Pause training after ``pause_after`` alarms in a row; without ``rehearsal`` notes stay in the prompt.
 
         Raises ConfigError for a checkpoint that this run cannot resume from.
         """
@@ -126,7 +125,7 @@ class TrainLoop:
         self._trainer = trainer
         self._origin = origin
         self._versions = VersionManager(ledger)
-        checkpoint_to_adopt(self._versions, origin)  # raises before anything is begun
+        checkpoint_to_adopt(self._versions, origin)  # raises before any work starts
         self._housekeeping = housekeeping
         self._clock = clock
         self._queue = TrainingQueue(ledger, samples, queue, clock=clock)
@@ -177,16 +176,17 @@ class TrainLoop:
         def quiet() -> bool:
             last, now = self._ledger.last_turn_at(), self._clock()
             waits = parts.busy() or any(
-                one.role == "serve" and bool(one.detail.get("busy")) and now - one.at < _FRESH
-                for one in self._ledger.health()
+                row.role == "serve" and bool(row.detail.get("busy")) and now - row.at < _FRESH
+                for row in self._ledger.health()
             )
             return not waits and (last is None or now - last >= parts.settings.idle)
 
         return lambda: asyncio.to_thread(quiet)
 
     async def tick(self) -> int:
-        """How much moved. After a ledger that was down it goes on from what the ledger has: with a server that went
-        away nobody knows whether the last write was committed.
+        """Do one unit of work and return its amount.
+
+        If the ledger was down, start again from its rows: a failed connection leaves the last write in doubt.
         """
         try:
             return await self._tick()
@@ -203,16 +203,16 @@ class TrainLoop:
         moved += await asyncio.to_thread(self._roll_back)
         if moved:
             await asyncio.to_thread(self._link)
-            if self._rehearser is not None:  # a rollback brings its notes back, also while training is paused
+            if self._rehearser is not None:  # a rollback restores its notes, also while training is paused
                 moved += await self._rehearser.settle()
         if await asyncio.to_thread(self._ledger.paused):
             return moved
-        if not await self._review.decided():  # no step is taken before the one before it is decided
+        if not await self._review.decided():  # the previous candidate must be decided before the next step
             return moved
         if not self._trainer_up:  # after the requests: a trainer that cannot start must not hold up a rollback
             await self._control.during(self._trainer.start())
             self._trainer_up = True
-            await asyncio.to_thread(self._keep_house)  # what a crash left undone
+            await asyncio.to_thread(self._keep_house)  # work that a crash left unfinished
         moved += await asyncio.to_thread(self._queue.read)
         moved += await self._step()
         return moved or await self._rehearse()
@@ -224,11 +224,11 @@ class TrainLoop:
             self._review.offer(candidate)
 
     async def _step(self) -> int:
-        """Take a step if one is due; how many samples it used up."""
+        """Take a step if one is due; return the number of samples used."""
         chosen = await asyncio.to_thread(self._queue.next_batch)
         if not chosen:
             return 0
-        if self._rehearser is not None and self._rehearser.under_way:  # its drafts would not outlive this step
+        if self._rehearser is not None and self._rehearser.under_way:  # this step makes its drafts worthless
             await self._rehearser.finish()
             if not await self._review.decided():
                 return 0
@@ -239,7 +239,7 @@ class TrainLoop:
         return used
 
     async def _rehearse(self) -> int:
-        """Take one step of a rehearsal, if there is a note to learn and nobody waits; how much moved."""
+        """Take one step of prompt distillation if a note is waiting and no request is; return the work done."""
         if self._rehearser is None:
             return 0
         moved = await self._rehearser.settle() + await self._rehearser.tick()
@@ -267,11 +267,11 @@ class TrainLoop:
         checkpoints.link(self._origin.directory, self._versions.versions(), self._versions.live())
 
     def hurry(self) -> None:
-        """From now on train what is there instead of waiting for a batch to fill or for further episodes of a group."""
+        """Train the present samples from now on, without waiting for a full batch or for a group's further episodes."""
         self._queue.max_wait = self._queue.group_wait = 0.0
 
     async def status(self) -> Mapping[str, Any]:
-        """What `status` shows: how many samples wait, and why training is paused, if it is."""
+        """Return the state for `status`: number of waiting samples, alarms, and the reason if training is paused."""
         why = await asyncio.to_thread(self._ledger.paused)
         remedy = "fix the cause, then 'openclaw-rl resume'"
         alarms = [{"what": f"training is paused: {why}", "remedy": remedy}] if why else []
@@ -283,5 +283,5 @@ class TrainLoop:
             alarms.append({"what": what, "remedy": "the live version goes on; the gate tries again automatically"})
         rehearsal = self._rehearser.status() if self._rehearser is not None else None
         runner = self._trainer.runner if isinstance(self._trainer, ReportsRunner) else None
-        said = {"runner": runner} if runner else {}
-        return {"waiting": self._queue.waiting, "paused": why, "alarms": alarms, "rehearsal": rehearsal, **said}
+        details = {"runner": runner} if runner else {}
+        return {"waiting": self._queue.waiting, "paused": why, "alarms": alarms, "rehearsal": rehearsal, **details}

@@ -1,4 +1,4 @@
-"""The turns that wait to be trained, read anew when they change, and whether it is time for a step."""
+"""Queue of turns that wait for training, read again when they change, with the condition for a step."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from openclaw_rl.versions import LiveVersions, VersionReader
 
 _NOTHING = (-1, -1)
 _GROUPS_REACH = 1024
-"""judged turns read where groups train: unfinished groups at the front must not hide whole ones"""
+"""judged turns read if groups train: unfinished groups at the front must not hide complete ones"""
 _AGAIN = 5.0
-"""seconds after which groups that miss something are read again: what settles them may be no verdict"""
+"""seconds until incomplete groups are read again, since an event other than a verdict may settle them"""
 _RULES_REACH = 10_000
-"""the newest rules that count as given, so that reading them costs no more in a long run"""
+"""newest rules that count as given, so that reading them costs no more in a long run"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSettings:
-    """When a step is due. ``group_size`` episodes make a group where advantages are a group's.
+    """Conditions for a step. ``group_size`` episodes make a group if advantages are measured within groups.
 
-    ``patience`` is how many seconds a step of an environment waits for the outcome of its episode, ``group_wait`` how
-    many seconds after its newest turn a group is closed with the episodes it has, ``verdict_wait`` how many seconds
-    after it a group of which a turn still lacks its verdict is dropped.
-    ``people`` are the users who have a key, whether they have sent a request or not.
+    ``patience`` is the time in seconds that an environment's step waits for its episode's outcome. A group closes with
+    the episodes it has ``group_wait`` seconds after its newest turn, and is dropped if a verdict is missing
+    ``verdict_wait`` seconds after that turn.
+    ``people`` are the users who have a key, with or without a request so far.
     """
 
     batch_size: int
@@ -53,7 +53,7 @@ class QueueSettings:
 
 
 class QueueLedger(VersionReader, Protocol):
-    """What the queue reads of the ledger; the only thing it writes there are drops."""
+    """Part of the ledger that the queue reads; it writes only drops."""
 
     def waiting(self, limit: int, *, patience: float) -> WaitingTurns: ...
     def add_drops(self, drops: Sequence[Drop]) -> None: ...
@@ -65,7 +65,7 @@ class QueueLedger(VersionReader, Protocol):
 
 
 class TrainingQueue:
-    """The judged turns in memory, as samples."""
+    """Judged turns in memory, as samples."""
 
     def __init__(
         self,
@@ -88,15 +88,15 @@ class TrainingQueue:
 
     @property
     def waiting(self) -> int:
-        """How many samples wait."""
+        """Return the number of waiting samples."""
         return len(self._samples)
 
     def forget(self) -> None:
-        """Read the ledger anew at the next `read`."""
+        """Discard the cache, so that the next `read` reads the ledger."""
         self._samples, self._groups, self._seen = [], {}, _NOTHING
 
     def played(self) -> dict[str, PlayedStep]:
-        """By turn, every step of the groups that wait, also those that have trained or cannot train."""
+        """Return every step of the waiting groups by turn, including those that have trained or cannot train."""
         return {
             turn: replace(step, task=f"{key.user}/{key.group}")
             for key, progress in self._groups.items()
@@ -104,7 +104,7 @@ class TrainingQueue:
         }
 
     def read(self) -> int:
-        """Read the ledger if it has changed; drop at once what can never train. How many were dropped."""
+        """Read the ledger if it has changed and drop turns that can never train; return the number of drops."""
         newest = self._ledger.newest("verdicts"), self._ledger.newest("deletions")
         again = bool(self._partial()) and self._clock() - self._read_at >= _AGAIN
         if newest == self._seen and not again:
@@ -116,28 +116,28 @@ class TrainingQueue:
         samples: list[tuple[Sample, float]] = []
         drops: list[Drop] = []
         waiting = self._ledger.waiting(self._reach(), patience=self._queue.patience)
-        whole = self._group_drops(waiting)
-        drops += whole.values()
+        group_drops = self._group_drops(waiting)
+        drops += group_drops.values()
         for judged in waiting.turns:
             if isinstance(judged, UnreadableTurn):
                 drops.append(Drop(turn=judged.turn, stage="train", reason="unreadable", detail=judged.why))
                 continue
-            if judged.turn.id in whole:
+            if judged.turn.id in group_drops:
                 continue
-            made = self._sample(judged, live.number, rolled_back, consent)
-            if isinstance(made, Drop):
-                drops.append(made)
+            sample = self._sample(judged, live.number, rolled_back, consent)
+            if isinstance(sample, Drop):
+                drops.append(sample)
             else:
-                samples.append((made, judged.verdict.at))
+                samples.append((sample, judged.verdict.at))
         if drops:
             self._ledger.add_drops(drops)
         else:
-            self._seen = newest  # all of it is read; after a drop there may be more behind it
+            self._seen = newest  # everything is read; after a drop more rows may follow
         self._samples, self._groups = samples, waiting.groups
         return len(drops)
 
     def consent(self) -> Consent:
-        """The consent of the people of this run: those who have a key, and those who have sent a request."""
+        """Return the sharing terms of this run, for users with a key and users who have sent a request."""
         share = self._settings.share
         if share == "all":
             return SHARE_ALL
@@ -145,7 +145,7 @@ class TrainingQueue:
         return Consent.of(share, people, self._ledger.rules_given(_RULES_REACH) if share != "none" else ())
 
     def _sample(self, judged: JudgedTurn, live: int, rolled_back: set[int], consent: Consent) -> Sample | Drop:
-        found = to_sample(
+        sample = to_sample(
             judged.turn,
             judged.outcome,
             judged.verdict,
@@ -154,13 +154,13 @@ class TrainingQueue:
             recalled=self._recalled(judged),
             consent=consent,
         )
-        if isinstance(found, Drop) or found.version not in rolled_back:
-            return found
-        detail = f"version {found.version} answered it"
-        return Drop(turn=found.turn, stage="train", reason="taken back", detail=detail)
+        if isinstance(sample, Drop) or sample.version not in rolled_back:
+            return sample
+        detail = f"version {sample.version} answered it"
+        return Drop(turn=sample.turn, stage="train", reason="taken back", detail=detail)
 
     def _group_drops(self, waiting: WaitingTurns) -> dict[str, Drop]:
-        """By turn, the drops of groups that can no longer train whole: no part of a group trains by itself."""
+        """Return drops by turn for groups that can no longer train completely; groups never train in part."""
         if not self._grouped:
             return {}
         drops: dict[str, Drop] = {}
@@ -178,14 +178,14 @@ class TrainingQueue:
         return drops
 
     def _is_overdue(self, group: GroupProgress) -> bool:
-        """A judge that was away with this program has as long as any to catch up."""
+        """Return True if a verdict is overdue; the wait restarts with this process: the judge may have stopped too."""
         since = max(group.newest_at, self._begun_at)
         return bool(group.unjudged) and self._clock() - since >= self._queue.verdict_wait
 
     def _recalled(self, judged: JudgedTurn) -> Verdict | None:
-        """The user's earlier rule, if it is recent enough and this turn gives none that is better.
+        """Return the user's earlier verdict if it is recent enough and this turn's rules are no better.
 
-        A vague rule of this turn gives way to an earlier one that says how far.
+        A vague rule of this turn yields to an earlier one that states a limit.
         """
         verdict = judged.verdict
         if not (self._settings.remember and self._settings.distillation) or verdict.precise:
@@ -194,7 +194,7 @@ class TrainingQueue:
         return earlier if earlier is not None and (earlier.precise or not verdict.rules) else None
 
     def next_batch(self) -> list[Sample]:
-        """The samples of the next step, none while it is not time for one."""
+        """Return the samples of the next step, none until it is due."""
         partial = self._partial()
         self._drop_alike(partial)
         if not self._samples:
@@ -211,7 +211,7 @@ class TrainingQueue:
         )
 
     def _drop_alike(self, partial: Collection[tuple[str, str]]) -> None:
-        """Tasks that are always or never solved fill no batch, and hold up no episodes."""
+        """Drop groups with equal rewards: tasks always or never solved fill no batch and hold up no episodes."""
         samples = [sample for sample, _ in self._samples]
         drops = all_alike(samples, settings=self._settings, partial=partial, played=self.played())
         if drops:
@@ -220,7 +220,7 @@ class TrainingQueue:
             self._samples = [(sample, at) for sample, at in self._samples if sample.turn not in gone]
 
     def _reach(self) -> int:
-        """How many turns to read: behind groups whose episodes still run there may be whole ones."""
+        """Return the number of turns to read: complete groups may follow groups whose episodes still run."""
         return max(self._queue.batch_size * 4, _GROUPS_REACH if self._grouped else 0)
 
     @property
@@ -228,13 +228,13 @@ class TrainingQueue:
         return self._settings.advantage == "group" or self._settings.grouped
 
     def _partial(self) -> set[GroupKey]:
-        """Groups of which not every episode has ended and been judged."""
+        """Return the groups with an episode that is running or not judged."""
         now = self._clock()
         return (
             {key for key, group in self._groups.items() if not self._is_whole(group, now)} if self._grouped else set()
         )
 
     def _is_whole(self, group: GroupProgress, now: float) -> bool:
-        """A running episode always has a turn that is not settled: its newest."""
+        """Return True if the group is closed and settled; a running episode's newest turn is always unsettled."""
         closed = group.plays >= self._queue.group_size or now - group.newest_at >= self.group_wait
         return closed and group.unsettled == 0

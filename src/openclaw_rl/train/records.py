@@ -1,9 +1,9 @@
-"""The record: one JSON line for each training sample and, after them, one for their step.
+"""Training record: one JSON line per training sample, followed by one for the step.
 
-It is derived from the ledger and can be deleted: it is then written again. Lines hold numbers and ids, nothing of a
-conversation; a turn's id leads to its words (``openclaw-rl show turn ID``). A step's lines are written at once, its own
-line last, so the newest step line says how far the record has come: what a crash left after it is cut off at the next
-start, and no step is ever there twice.
+The record is derived from the ledger: delete it and it is written again. Lines hold numbers and ids, no conversation
+text; a turn's id leads to its text (``openclaw-rl show turn ID``). A step's lines are written in one call with the step
+line last, so the newest step line marks the record's progress: a start cuts off anything that a crash left after it,
+and no step appears twice.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _WINDOW = 1 << 16
 
 
 class Sink(Protocol):
-    """Where a step's figures go beside the record."""
+    """Receiver of a step's metrics, beside the record."""
 
     name: str
 
@@ -35,7 +35,7 @@ class Sink(Protocol):
 
 
 class RecordLedger(Protocol):
-    """What the record is derived from."""
+    """Part of the ledger that the record is derived from."""
 
     def last_step(self) -> Step | None: ...
     def steps_after(self, number: int, limit: int) -> list[int]: ...
@@ -51,30 +51,30 @@ class RecordLedger(Protocol):
 
 
 def sample_line(step: Step, turn: Turn, verdict: Verdict | None) -> dict[str, Json]:
-    """One training sample: its user, its verdict, with what it took part."""
-    done = turn.completion
+    """Return the line of one training sample: its user, verdict and inputs to the step."""
+    completion = turn.completion
     return {
         "kind": "sample",
         "step": step.number,
         "turn": turn.id,
         "user": turn.user,
         "group": turn.group,
-        "version": done.version,
+        "version": completion.version,
         "score": verdict.score if verdict else None,
         "source": verdict.source if verdict else None,
-        "prompt_tokens": len(done.prompt_tokens),
-        "reply_tokens": len(done.reply_tokens),
+        "prompt_tokens": len(completion.prompt_tokens),
+        "reply_tokens": len(completion.reply_tokens),
         **_finite(step.parts.get(turn.id, {})),
     }
 
 
 def deleted_line(step: int) -> dict[str, Json]:
-    """A training sample whose turn was deleted since: that there was one, and nothing of it."""
+    """Return the line of a training sample whose turn has been deleted; it holds only the step's number."""
     return {"kind": "deleted", "step": step}
 
 
 def step_line(step: Step, made: Version | None) -> dict[str, Json]:
-    """One step: what it measured, and the version it made if it made one."""
+    """Return the line of one step: its metrics and the version that it made, if any."""
     return {
         "kind": "step",
         "step": step.number,
@@ -89,7 +89,7 @@ def step_line(step: Step, made: Version | None) -> dict[str, Json]:
 
 
 def _finite(values: Mapping[str, float | str]) -> dict[str, float | str | None]:
-    """JSON knows no NaN: what could not be measured is null."""
+    """Replace NaN and infinity by None, since JSON has neither."""
     return {name: value if isinstance(value, str) or math.isfinite(value) else None for name, value in values.items()}
 
 
@@ -97,10 +97,10 @@ def _finite(values: Mapping[str, float | str]) -> dict[str, float | str | None]:
 
 
 class RecordFile:
-    """The file, opened where it is whole. ``last`` is the newest step in it, 0 before the first."""
+    """Record file, opened after its last complete step; ``last`` is the newest step in it, 0 before the first."""
 
     def __init__(self, path: Path, *, newest: int) -> None:
-        """Cut off what is not a whole step, or of a step after ``newest``, the ledger's own."""
+        """Cut off incomplete steps, and steps after ``newest``, the ledger's newest step."""
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         end, self.last = _whole(path, newest) if path.exists() else (0, 0)
@@ -109,7 +109,7 @@ class RecordFile:
             os.truncate(path, end)
 
     def add(self, number: int, lines: Sequence[Mapping[str, Json]]) -> None:
-        """Append the lines of one step, the step's own last; all of them or, when the disk is full, none."""
+        """Append the lines of one step, the step line last; write all of them or, if the disk is full, none."""
         text = "".join(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n" for line in lines).encode()
         file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
@@ -126,15 +126,15 @@ class RecordFile:
 
 
 def _whole(path: Path, newest: int) -> tuple[int, int]:
-    """Where the last known step's line ends, and that step's number; read from the end, as far back as need be."""
+    """Return the offset after the last known step's line and that step's number, reading backwards from the end."""
     size, window = path.stat().st_size, _WINDOW
     with path.open("rb") as file:
         while True:
             start = max(0, size - window)
             file.seek(start)
-            found = _last_step(file.read(size - start), newest)
-            if found is not None:
-                return start + found[0], found[1]
+            step = _last_step(file.read(size - start), newest)
+            if step is not None:
+                return start + step[0], step[1]
             if start == 0:
                 return 0, 0
             window *= 4
@@ -153,35 +153,35 @@ def _last_step(text: bytes, newest: int) -> tuple[int, int] | None:
 
 def _parsed(line: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(line)
+        row = json.loads(line)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return row if isinstance(row, dict) else {}
 
 
 def read(path: Path) -> Iterator[dict[str, Json]]:
-    """Every line of a record, while it is being written or not; an unfinished last line is left for later."""
+    """Yield each complete line of a record, also during writing; skip an unfinished last line."""
     with path.open("rb") as file:
         for line in file:
-            if line.endswith(b"\n") and (found := _parsed(line)):
-                yield found
+            if line.endswith(b"\n") and (row := _parsed(line)):
+                yield row
 
 
 def forget_samples(path: Path, gone: Callable[[str], bool]) -> int:
-    """Take the samples of turns that are gone out of a record, while it is being written or not; how many.
+    """Blank out the samples of deleted turns in a record, also during writing; return their number.
 
-    Each line is overwritten where it stands, with as many bytes: what is appended meanwhile is left alone, and whoever
-    is stopped at it can begin again.
+    Each line is overwritten in place with as many bytes, so lines appended meanwhile stay intact and an interrupted
+    call can be repeated.
     """
     if not path.exists():
         return 0
     count, at = 0, 0
     with path.open("r+b") as file, path.open("rb") as lines:
         for line in lines:
-            found = _parsed(line) if b'"kind": "sample"' in line else {}
-            if found.get("kind") == "sample" and gone(found["turn"]):
-                told = json.dumps(deleted_line(found["step"])).encode()
-                os.pwrite(file.fileno(), told.ljust(len(line) - 1), at)
+            sample = _parsed(line) if b'"kind": "sample"' in line else {}
+            if sample.get("kind") == "sample" and gone(sample["turn"]):
+                replacement = json.dumps(deleted_line(sample["step"])).encode()
+                os.pwrite(file.fileno(), replacement.ljust(len(line) - 1), at)
                 count += 1
             at += len(line)
         os.fsync(file.fileno())
@@ -192,14 +192,14 @@ def forget_samples(path: Path, gone: Callable[[str], bool]) -> int:
 
 
 class Recorder:
-    """Brings the record and the sinks up to the ledger's newest step.
+    """Bring the record and the sinks up to the ledger's newest step.
 
-    A sink gets a step once, after the record has it: a crash between the two costs a sink that step. A sink that fails
-    is given up and shown in `status`; training goes on.
+    A sink receives each step once, after the record: a crash between the two loses the step for the sink. A sink that
+    fails is dropped and shown in `status`; training continues.
     """
 
     def __init__(self, ledger: RecordLedger, path: Path | None, sinks: Sequence[Sink] = ()) -> None:
-        """``path`` None keeps no file; sinks then get the steps from now on."""
+        """Keep no file if ``path`` is None; sinks then receive the steps from now on."""
         self._ledger = ledger
         self._path = path
         self._record: RecordFile | None = None
@@ -209,7 +209,7 @@ class Recorder:
         self.failures: list[str] = []
 
     def catch_up(self) -> int:
-        """Write the steps that are not written yet, some at a time; how many."""
+        """Write at most `_AT_ONCE` steps that are not in the record yet; return their number."""
         if self._last is None:
             self._last = self._begin()
         self._forget()
@@ -220,19 +220,19 @@ class Recorder:
         return len(numbers)
 
     def _forget(self) -> None:
-        """Take out what was deleted since it last looked."""
+        """Remove the samples of turns deleted since the last call."""
         newest = self._ledger.newest("deletions")
         if self._path is not None and newest != self._deletions:
             forget_samples(self._path, self._ledger.was_deleted)
             self._deletions = newest
 
     def close(self) -> None:
-        """Let the sinks end what they have begun. Safe to call twice."""
+        """Close the sinks. Safe to call twice."""
         sinks, self._sinks = self._sinks, []
         for sink in sinks:
             try:
                 sink.close()
-            except Exception:  # as in `_write`: what fails elsewhere must not keep this process from ending
+            except Exception:  # as in `_write`: a failing service must not keep this process from ending
                 log.exception("sink %s did not end well", sink.name)
 
     def _begin(self) -> int:
@@ -244,15 +244,15 @@ class Recorder:
         return self._record.last
 
     def _write(self, step: Step) -> None:
-        made = self._ledger.made_by(step.number)
+        version = self._ledger.made_by(step.number)
         if self._record is not None:
             samples = [self._sample(step, turn) for turn in step.turns]
-            self._record.add(step.number, [*samples, step_line(step, made)])
-        values = figures(step, made)
+            self._record.add(step.number, [*samples, step_line(step, version)])
+        values = figures(step, version)
         for sink in list(self._sinks):
             try:
                 sink.step(step.number, values)
-            except Exception as error:  # a service elsewhere may fail in any way; it is no reason to stop learning
+            except Exception as error:  # a remote service may fail in any way; training continues
                 self._give_up(sink, error)
 
     def _sample(self, step: Step, turn: str) -> dict[str, Json]:
@@ -267,8 +267,8 @@ class Recorder:
 
 
 def figures(step: Step, made: Version | None) -> dict[str, float]:
-    """What can be plotted of a step: its finite metrics, how long it took, how many samples, the version it made."""
-    found = {f"train/{name}": value for name, value in step.metrics.items() if math.isfinite(value)}
-    found |= {"train/seconds": step.seconds, "train/samples": float(len(step.turns))}
-    found |= {"train/skipped": float(step.skipped is not None)}
-    return found | ({"train/version": float(made.number)} if made else {})
+    """Return the values to plot for a step: finite metrics, duration, sample count and the version it made."""
+    values = {f"train/{name}": value for name, value in step.metrics.items() if math.isfinite(value)}
+    values |= {"train/seconds": step.seconds, "train/samples": float(len(step.turns))}
+    values |= {"train/skipped": float(step.skipped is not None)}
+    return values | ({"train/version": float(made.number)} if made else {})

@@ -1,4 +1,4 @@
-"""From judged turns to samples: what trains, what is dropped and why, and each sample's advantage. Pure."""
+"""Build training samples with advantages from judged turns; report each dropped turn with its reason. Pure."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Advantage = Literal["baseline", "raw", "group"]
 
 _LEAST_URGENCY = 0.05
 OWN_CHOICE = math.log(0.5)
-"""what a format must leave of the policy at a token, as a logarithm, for that token to say anything of it"""
+"""least log-share of the policy's probability that a reply format must leave at a token for the token to train"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleSettings:
-    """The settings that decide what a turn may teach.
+    """Settings that decide which turns and rules train.
 
-    ``policy_gradient`` and ``distillation`` say which terms of the loss have a weight.
+    ``policy_gradient`` and ``distillation`` state which terms of the loss have a weight.
     """
 
     policy_gradient: bool
@@ -37,17 +37,17 @@ class SampleSettings:
     normalize: bool
     decay: float
     remember: int
-    """for how many of a user's next turns a rule goes on teaching"""
+    """number of a user's following turns for which a rule keeps teaching"""
     credit: CreditSettings
     grouped: bool
-    """whether environments play each task several times, so that episodes are measured against each other"""
+    """True if environments play each task several times, so that episodes are measured against each other"""
     share: str
-    """whose rules teach where several people share the policy: all, none, or how many must have given the same"""
+    """rules that teach when several people share the policy: all, none, or those given by at least this many people"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingBatch:
-    """Samples with their advantages, the users' baselines after them, and figures of how they came about."""
+    """Samples with their advantages, the users' baselines after them, and metrics of the credit assignment."""
 
     samples: tuple[Sample, ...]
     baselines: Mapping[str, Baseline]
@@ -55,7 +55,7 @@ class TrainingBatch:
 
     @property
     def without_signal(self) -> bool:
-        """Whether every advantage is zero and there is no hint, so that no optimiser step may be taken."""
+        """Return True if every advantage is zero and there is no hint, so that no optimizer step may be taken."""
         return not any(sample.advantage or sample.teachers for sample in self.samples)
 
 
@@ -69,16 +69,16 @@ def to_sample(
     recalled: Verdict | None = None,
     consent: Consent = SHARE_ALL,
 ) -> Sample | Drop:
-    """The sample that a judged turn gives, its ``advantage`` still the plain score; or the reason why it gives none.
+    """Return the sample of a judged turn, its ``advantage`` still the plain score, or the drop with its reason.
 
     ``recalled`` is the verdict of an earlier turn of the same user, whose rules teach in place of this one's.
-    ``consent`` says which rules may teach where several people share the policy.
+    ``consent`` decides which rules may teach when several people share the policy.
     """
     unfit = _unfit(turn, outcome, live=live, settings=settings)
     if unfit:
         return _drop(turn, *unfit)
-    given = (recalled or verdict).rules
-    shared = [rule for rule in given if consent.allows(rule, turn.user)]
+    rules = (recalled or verdict).rules
+    shared = [rule for rule in rules if consent.allows(rule, turn.user)]
     teachers = _teachers(turn.prompt, shared, settings)
     played = _played(turn, outcome, verdict)
     score = _score(verdict, played, settings) if settings.policy_gradient else None
@@ -86,7 +86,7 @@ def to_sample(
     if not teachers and (score is None or greedy):
         if greedy:
             return _drop(turn, "greedy", "sampled without chance: nothing to explore")
-        if len(shared) < len(given) and settings.distillation:
+        if len(shared) < len(rules) and settings.distillation:
             return _drop(turn, "not shared", consent.detail)
         return _drop(turn, "no signal", _why_no_signal(verdict, settings))
     source = recalled.turn if recalled and teachers else None
@@ -106,31 +106,31 @@ def _sample(
     recalled: str | None,
     played: PlayedStep | None,
 ) -> Sample:
-    done = turn.completion
-    as_sampled = turn.noted is None  # a note is no part of what is taught: the student answers without it
+    completion = turn.completion
+    as_sampled = turn.noted is None  # the student answers without the note, so it trains no part of it
     return Sample(
         turn=turn.id,
         user=turn.user,
         group=f"{turn.group}/{outcome.index}" if turn.group else None,
         prompt=turn.prompt,
-        prompt_tokens=done.prompt_tokens if as_sampled else None,
-        reply_tokens=done.reply_tokens,
-        logprobs=done.logprobs if as_sampled else None,
-        mask=chosen_tokens(done),
+        prompt_tokens=completion.prompt_tokens if as_sampled else None,
+        reply_tokens=completion.reply_tokens,
+        logprobs=completion.logprobs if as_sampled else None,
+        mask=chosen_tokens(completion),
         score=score,
         advantage=score,
         teachers=teachers,
         recalled=recalled,
         played=played,
-        temperature=done.sampling.temperature,
-        version=done.version,
+        temperature=completion.sampling.temperature,
+        version=completion.version,
     )
 
 
 def chosen_tokens(done: Completion) -> tuple[bool, ...]:
-    """Which tokens were the policy's own choice: where a format left less than `OWN_CHOICE` of it, it was the format's.
+    """Return True for each token that the policy chose; False where the format left it less than `OWN_CHOICE`.
 
-    Such a token says nothing of the policy, and its ratio to what was sampled lies outside of what is trusted.
+    A forced token carries no information on the policy, and its probability ratio lies outside the trusted range.
     """
     if done.allowed is None:
         return (True,) * len(done.reply_tokens)
@@ -138,23 +138,23 @@ def chosen_tokens(done: Completion) -> tuple[bool, ...]:
 
 
 def _unfit(turn: Turn, outcome: Outcome, *, live: int, settings: SampleSettings) -> tuple[DropReason, str] | None:
-    done = turn.completion
+    completion = turn.completion
     if outcome.kind == "side":
         return "side turn", outcome.kind_reason
     if not turn.trainable:
         return "opted out", "the caller keeps this turn out of training"
     if any(message.images for message in turn.prompt.messages):
         return "cannot be trained", "it has images, which the trainer does not read"
-    if done.finish == "aborted":
+    if completion.finish == "aborted":
         return "aborted", "the caller left before the end"
-    if not done.reply_tokens:
+    if not completion.reply_tokens:
         return "empty reply", "no token was sampled"
-    if not any(chosen_tokens(done)):
+    if not any(chosen_tokens(completion)):
         return "no signal", "the format of the reply left the policy no choice"
-    if done.finish == "length" and not settings.train_truncated:
+    if completion.finish == "length" and not settings.train_truncated:
         return "cut off", "the reply ran into its token limit; train.train_truncated = true would keep it"
-    if live - done.version > settings.max_lag:
-        return "stale", f"sampled by version {done.version}, live is {live}, train.max_lag is {settings.max_lag}"
+    if live - completion.version > settings.max_lag:
+        return "stale", f"sampled by version {completion.version}, live is {live}, train.max_lag is {settings.max_lag}"
     return None
 
 
@@ -163,23 +163,23 @@ def _teachers(prompt: Prompt, rules: Sequence[str], settings: SampleSettings) ->
 
 
 def _played(turn: Turn, outcome: Outcome, verdict: Verdict) -> PlayedStep | None:
-    """The turn as a step of an episode that has an outcome; None for any other."""
+    """Return the turn as a step of an episode that has an outcome; None for any other turn."""
     if verdict.source != "environment" or verdict.score is None:
         return None
-    done = turn.completion
+    completion = turn.completion
     return PlayedStep(
         episode=turn.session or outcome.session,
         task=turn.group,
         index=outcome.index,
         outcome=verdict.score,
         vote=verdict.step,
-        tokens=len(done.reply_tokens),
-        room=len(done.reply_tokens) if done.finish == "length" else done.sampling.max_tokens,
+        tokens=len(completion.reply_tokens),
+        room=len(completion.reply_tokens) if completion.finish == "length" else completion.sampling.max_tokens,
     )
 
 
 def _score(verdict: Verdict, played: PlayedStep | None, settings: SampleSettings) -> float | None:
-    """A judge's 0 is "ambiguous" and teaches nothing; an environment's 0 is a reward like any other."""
+    """Return the score to train on; None for a judge's 0, which means "ambiguous". An environment's 0 is a reward."""
     if played is not None:
         return reward(played, settings.credit)
     if verdict.score == 0 and verdict.source != "environment":
@@ -203,51 +203,53 @@ def with_advantages(
     settings: SampleSettings,
     played: Mapping[str, PlayedStep] = MappingProxyType({}),
 ) -> TrainingBatch:
-    """Turn the plain scores into advantages, reading each user's baseline before it is updated.
+    """Turn plain scores into advantages, reading each user's baseline before it is updated.
 
-    Where environments play each task several times, their steps are credited against each other, and against those in
-    ``played``: by turn, the other steps of their groups, which have trained already or cannot train.
+    If environments play each task several times, steps are credited against each other and against ``played``: by turn,
+    the other steps of their groups, which have trained already or cannot train.
     """
     after = dict(baselines)
     credit = _credited(samples, settings, played) if settings.grouped else None
     credits = {} if credit is None else credit.advantages
     if settings.advantage == "group":
-        others = iter(
-            _group_advantages([each for each in samples if each.turn not in credits], normalize=settings.normalize)
+        measured = iter(
+            _group_advantages(
+                [scored for scored in samples if scored.turn not in credits], normalize=settings.normalize
+            )
         )
-        whole = [_with_credit(each, credits) if each.turn in credits else next(others) for each in samples]
-        return TrainingBatch(samples=tuple(map(_fit_for_note, whole)), baselines=after, figures=_figures(credit))
-    done = []
+        complete = [_with_credit(scored, credits) if scored.turn in credits else next(measured) for scored in samples]
+        return TrainingBatch(samples=tuple(map(_fit_for_note, complete)), baselines=after, figures=_figures(credit))
+    finished = []
     for sample in samples:
         if sample.advantage is None:
-            done.append(sample)
+            finished.append(sample)
             continue
         if sample.turn in credits:
-            done.append(_fit_for_note(_with_credit(sample, credits)))
+            finished.append(_fit_for_note(_with_credit(sample, credits)))
             continue
         score, before = sample.advantage, after.get(sample.user, Baseline())
         after[sample.user] = before.after(score, decay=settings.decay)
         advantage = score - before.mean if settings.advantage == "baseline" else score
         urgency = _urgency(before.satisfaction) if settings.remember else 1.0
-        done.append(_fit_for_note(replace(sample, advantage=advantage, urgency=urgency)))
-    return TrainingBatch(samples=tuple(done), baselines=after, figures=_figures(credit))
+        finished.append(_fit_for_note(replace(sample, advantage=advantage, urgency=urgency)))
+    return TrainingBatch(samples=tuple(finished), baselines=after, figures=_figures(credit))
 
 
 def _credited(samples: Sequence[Sample], settings: SampleSettings, played: Mapping[str, PlayedStep]) -> Credited:
-    """The credit of the samples that are steps. A task is of one user: another's of its name is another task."""
-    own = {
+    """Return the credit of the samples that are steps; a task belongs to one user, so equal names do not mix users."""
+    batch_steps = {
         sample.turn: replace(sample.played, task=f"{sample.user}/{sample.played.task}")
         for sample in samples
         if sample.played is not None and sample.played.task is not None and sample.advantage is not None
     }
-    tasks = {step.task for step in own.values()}
-    others = {turn: step for turn, step in played.items() if step.task in tasks}
-    credit = credited({**others, **own}, settings.credit)
-    return replace(credit, advantages={turn: credit.advantages[turn] for turn in own})
+    tasks = {step.task for step in batch_steps.values()}
+    peer_steps = {turn: step for turn, step in played.items() if step.task in tasks}
+    credit = credited({**peer_steps, **batch_steps}, settings.credit)
+    return replace(credit, advantages={turn: credit.advantages[turn] for turn in batch_steps})
 
 
 def _with_credit(sample: Sample, credits: Mapping[str, float | None]) -> Sample:
-    """With its advantage; a step with nothing to be measured against has none."""
+    """Return the sample with its advantage; without peers it is 0, or None if the sample has hints."""
     advantage = credits[sample.turn]
     return replace(sample, advantage=0.0 if advantage is None and not sample.teachers else advantage)
 
@@ -259,18 +261,18 @@ def all_alike(
     partial: Collection[tuple[str, str]],
     played: Mapping[str, PlayedStep] = MappingProxyType({}),
 ) -> list[Drop]:
-    """The turns of groups whose plays all earned the same: nothing follows from them, so that no step waits for them.
+    """Drop the turns of groups whose plays all earned the same reward: they carry no signal and hold up no step.
 
-    The groups in ``partial`` still miss episodes or verdicts. Where all of a batch is measured together, none is alike.
+    Groups in ``partial`` still miss episodes or verdicts. With the "batch" baseline nothing is dropped.
     """
     if not settings.grouped or settings.credit.baseline == "batch":
         return []
-    whole = [each for each in samples if task_group(each) not in partial]
-    credits = _credited(whole, settings, played).advantages
-    told = {task_group(each) for each in whole if credits.get(each.turn) or each.teachers}
-    alike = [each for each in whole if each.turn in credits and task_group(each) not in told]
+    complete = [sample for sample in samples if task_group(sample) not in partial]
+    credits = _credited(complete, settings, played).advantages
+    informative = {task_group(sample) for sample in complete if credits.get(sample.turn) or sample.teachers}
+    alike = [sample for sample in complete if sample.turn in credits and task_group(sample) not in informative]
     what = "all plays of its task earned the same: there is nothing to compare"
-    return [Drop(turn=each.turn, stage="train", reason="alike", detail=what) for each in alike]
+    return [Drop(turn=sample.turn, stage="train", reason="alike", detail=what) for sample in alike]
 
 
 def _figures(found: Credited | None) -> Mapping[str, float]:
@@ -280,10 +282,10 @@ def _figures(found: Credited | None) -> Mapping[str, float]:
 
 
 def _fit_for_note(sample: Sample) -> Sample:
-    """A reply that was sampled under a standing note is not pushed down where the note is gone.
+    """Remove a negative advantage from a reply that was sampled under a standing note.
 
-    The policy without the note would hardly have said it, so nothing would hold such a push; and it would
-    undo the note's own lesson, which the reply mostly follows. What was liked is taught, what was said too.
+    Without the note the policy would hardly have generated the reply, so nothing would bound such a push, and it would
+    undo the note's own lesson, which the reply mostly follows. Liked replies and explicit rules still teach.
     """
     if sample.logprobs is not None or sample.advantage is None or sample.advantage >= 0:
         return sample
@@ -291,30 +293,31 @@ def _fit_for_note(sample: Sample) -> Sample:
 
 
 def _urgency(satisfaction: float) -> float:
-    """How much is left to learn from a user whose mean score of late is ``satisfaction`` (-1 .. 1).
+    """Return the share left to learn from a user whose recent mean score is ``satisfaction`` (-1 .. 1).
 
-    All while at most half of the replies meet the preference, and ever less from there on (the square of what is
-    missing): a rule that goes on teaching would otherwise move the weights as far by each good turn as by each bad one.
+    It is 1 up to a mean score of 0, when at most half of the replies meet the preference, and falls from there with the
+    square of the missing part: otherwise a rule that keeps teaching would move the weights as far by each good turn as
+    by each bad one.
     """
     return max(_LEAST_URGENCY, (1.0 - max(satisfaction, 0.0)) ** 2)
 
 
 def _group_advantages(samples: Sequence[Sample], *, normalize: bool) -> tuple[Sample, ...]:
-    """A group is of one user: no score is measured against those of another user who took its name."""
+    """Measure scores within their group; a group belongs to one user, so equal names do not mix users."""
     scores: dict[tuple[str, str], list[float]] = defaultdict(list)
     for sample in samples:
         if sample.advantage is not None:
             scores[sample.user, sample.group or sample.turn].append(sample.advantage)
-    done = []
+    measured = []
     for sample in samples:
         if sample.advantage is None:
-            done.append(sample)
+            measured.append(sample)
             continue
         group = scores[sample.user, sample.group or sample.turn]
         advantage = sample.advantage - statistics.fmean(group)
         spread = statistics.pstdev(group) if normalize else 1.0
-        done.append(replace(sample, advantage=advantage / spread if spread > 0 else 0.0))
-    return tuple(done)
+        measured.append(replace(sample, advantage=advantage / spread if spread > 0 else 0.0))
+    return tuple(measured)
 
 
 def step_due(
@@ -327,7 +330,7 @@ def step_due(
     max_wait: float,
     idle: float,
 ) -> bool:
-    """Whether it is time for a step: a batch is full, the oldest has waited long enough, or no request comes."""
+    """Return True if a step is due: the batch is full, the oldest sample has waited long enough, or requests pause."""
     if waiting == 0 or oldest is None:
         return False
     quiet = last_turn is not None and now - last_turn >= idle
@@ -345,32 +348,32 @@ def next_batch(
     grouped: bool = False,
     partial: Collection[tuple[str, str]] = (),
 ) -> list[Sample]:
-    """The samples of the next step; none while it is not time. ``waiting`` has each with the time of its verdict.
+    """Return the samples of the next step, none until it is due; ``waiting`` pairs each sample with its verdict's time.
 
-    ``grouped`` keeps the episodes of a group in one step, so that each is measured against all of them. The groups in
-    ``partial`` still miss episodes or verdicts: they wait, however long, and neither fill a batch nor make it late.
+    ``grouped`` keeps the episodes of a group in one step, so that each is measured against all of them. Groups in
+    ``partial`` still miss episodes or verdicts: they wait without limit, and neither fill a batch nor make it late.
     """
-    whole = [(sample, at) for sample, at in waiting if task_group(sample) not in partial]
+    complete = [(sample, at) for sample, at in waiting if task_group(sample) not in partial]
     due = step_due(
-        len(whole),
-        oldest=min((at for _, at in whole), default=None),
+        len(complete),
+        oldest=min((at for _, at in complete), default=None),
         last_turn=last_turn,
         now=now,
         batch_size=batch_size,
         max_wait=max_wait,
         idle=idle,
     )
-    pool = [sample for sample, _ in whole] if due else []
+    pool = [sample for sample, _ in complete] if due else []
     return _whole_groups(pool, batch_size) if grouped else pool[:batch_size]
 
 
 def task_group(sample: Sample) -> tuple[str, str] | None:
-    """The user and the group that a sample's episode belongs to; None for one of no group."""
+    """Return the user and the group of a sample's episode; None for a sample without a group."""
     return (sample.user, sample.group.rpartition("/")[0]) if sample.group else None
 
 
 def _whole_groups(pool: Sequence[Sample], batch_size: int) -> list[Sample]:
-    """From the oldest on, each with all of its group, until the batch is full; it may become a little fuller."""
+    """Return samples from the oldest on, each with its whole group, until the batch is full or a little over."""
     chosen: dict[str, Sample] = {}
     for first in pool:
         if len(chosen) >= batch_size:

@@ -1,4 +1,4 @@
-"""Figures of each step for TensorBoard, trackio or Weights & Biases, where installed and set (``run.sinks``)."""
+"""Step metrics for TensorBoard, trackio or Weights & Biases, if installed and enabled (``run.sinks``)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROJECT = "openclaw-rl"
 
 
 class TensorBoard:
-    """Event files under the run's directory; look at them with ``tensorboard --logdir RUN_DIR/tensorboard``."""
+    """Event files in the run's directory; view them with ``tensorboard --logdir RUN_DIR/tensorboard``."""
 
     name = "tensorboard"
 
@@ -35,7 +35,7 @@ class TensorBoard:
 
 
 class Trackio:
-    """A local trackio project, one run for each run directory."""
+    """Local trackio project with one run per run directory."""
 
     name = "trackio"
 
@@ -51,7 +51,7 @@ class Trackio:
 
 
 class WandB:
-    """A Weights & Biases run that a restart goes on with."""
+    """Weights & Biases run that continues after a restart."""
 
     name = "wandb"
 
@@ -67,7 +67,7 @@ class WandB:
 
 
 def _name(run: Path) -> str:
-    """The run directory's name, unlike others of the same name; the same after a restart."""
+    """Return the run directory's name with a hash of its path: unique, and the same after a restart."""
     return f"{run.name}-{hashlib.sha256(str(run).encode()).hexdigest()[:8]}"
 
 
@@ -77,7 +77,7 @@ SINKS: Mapping[str, Callable[[Path], Sink]] = MappingProxyType(
 
 
 class LazySink:
-    """A sink that is opened with its first figures, so that a service elsewhere holds up no start."""
+    """Sink that is opened with its first metrics, so that a remote service does not delay the start."""
 
     def __init__(self, name: str, run: Path) -> None:
         self.name = name
@@ -95,7 +95,7 @@ class LazySink:
 
 
 def open_sinks(names: Sequence[str], run: Path) -> tuple[Sink, ...]:
-    """The sinks of these names; raises MissingExtra at once for one whose package is not installed."""
+    """Return the named sinks; raise MissingExtra at once if a package is not installed."""
     for name in names:
         if importlib.util.find_spec(name) is None:
             raise MissingExtra(name, name)

@@ -1,4 +1,4 @@
-"""The first versions of a run: the base model, or another run's version; and what a crash left undecided."""
+"""Write the first versions of a run, from the base model or another run's version, and find an undecided candidate."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOrigin:
-    """Where a run begins and where its versions lie. ``resume`` is the directory of another run's version."""
+    """Base model, versions directory and starting point of a run; ``resume`` is a version directory of another run."""
 
     base: str
     directory: Path
@@ -27,28 +27,28 @@ class RunOrigin:
 
 
 def checkpoint_to_adopt(versions: LiveVersions, origin: RunOrigin) -> Checkpoint | None:
-    """What ``resume`` names, None if it names nothing or was adopted before; raises ConfigError if it cannot be."""
+    """Return the checkpoint in ``resume``; None if unset or adopted before; raise ConfigError if it is unfit."""
     if origin.resume is None:
         return None
-    found = checkpoints.read_checkpoint(origin.resume, base=origin.base)
-    return found if checkpoints.to_be_adopted(found, versions.versions(), versions.live()) else None
+    checkpoint = checkpoints.read_checkpoint(origin.resume, base=origin.base)
+    return checkpoint if checkpoints.to_be_adopted(checkpoint, versions.versions(), versions.live()) else None
 
 
 def begin(versions: VersionManager, origin: RunOrigin, checkpoint: Checkpoint | None) -> Version | None:
-    """Write the first versions of a new run; the candidate that a crash left undecided, if there is one.
+    """Write the first versions of a new run; return the candidate that a crash left undecided, if there is one.
 
-    Raises LedgerError for a run of other weights.
+    Raises LedgerError if the run was trained on other weights.
     """
-    known = versions.versions()
-    if not known:
+    existing = versions.versions()
+    if not existing:
         versions.begin(origin.base)
     if checkpoint is not None:
         adopted = versions.adopt(checkpoint, origin.folder(versions.next_number()))
         log.info("version %d is live (%s)", adopted.number, adopted.note)
         return None
-    if known and not checkpoints.same_weights(known[-1].base, origin.base):
+    if existing and not checkpoints.same_weights(existing[-1].base, origin.base):
         raise LedgerError(
-            f"this run was trained on {known[-1].base!r}, not on {origin.base!r}",
+            f"this run was trained on {existing[-1].base!r}, not on {origin.base!r}",
             remedy="set policy.model back, or begin a new run directory (run.dir)",
         )
     return versions.candidate()

@@ -1,4 +1,4 @@
-"""One training step: samples with their advantages in, a step's row and a candidate version out."""
+"""One training step: takes samples with their advantages, writes a step row and a candidate version."""
 
 from __future__ import annotations
 
@@ -18,44 +18,44 @@ from openclaw_rl.types import Drop, DropReason, PlayedStep, Sample, Step, Versio
 from openclaw_rl.versions import VersionLedger, VersionManager, checkpoints
 from openclaw_rl.versions.checkpoints import TrainingProgress
 
-# Which turn of a batch makes the trainer fail: the batch is tried again, then halved until one turn is left.
+# Bisection of a batch that fails: it is tried again, then halved until one turn is left.
 #
-# Kept in memory only: after a restart the same batch is tried from the beginning.
+# The state is in memory: after a restart the batch is tried from the beginning.
 
 TRIES = 2
-"""how often a batch, and at last a single turn, may fail: a trainer that was killed gets another chance"""
+"""failures allowed for a batch, and for a single turn: a killed trainer gets another chance"""
 UNTRAINABLE: DropReason = "cannot be trained"
-"""the reason of the drop"""
+"""reason of the drop"""
 
 
 class BatchBisection:
-    """How large the next batch may be, by how the last ones ended."""
+    """Limit on the next batch, by the results of the last ones."""
 
     def __init__(self) -> None:
         self._failures = 0
         self._limit: int | None = None
 
     def size(self, waiting: int) -> int:
-        """How many of ``waiting`` samples are tried now: all of them, unless a batch has failed."""
+        """Return the number of ``waiting`` samples to try now: all of them, unless a batch has failed."""
         if self._limit is not None and self._limit >= waiting:
             self._limit = None if self._limit > 1 else self._limit
         return waiting if self._limit is None else min(waiting, self._limit)
 
     def passed(self) -> None:
-        """A batch was trained: the next may be twice as large."""
+        """Record success: the next batch may be twice as large."""
         self._failures = 0
         if self._limit is not None:
             self._limit *= 2
 
     def failed(self, batch: TrainingBatch, error: Exception) -> Drop | None:
-        """A batch failed: the next is the same, then half of it; a single turn that fails too often gives its drop."""
+        """Record a failure: repeat the batch, then halve it; return the drop of a single turn that fails too often."""
         self._failures += 1
-        alone = len(batch.samples) == 1
-        if self._failures < TRIES and (alone or self._limit is None):
+        is_single = len(batch.samples) == 1
+        if self._failures < TRIES and (is_single or self._limit is None):
             return None
         self._failures = 0
         self._limit = max(1, len(batch.samples) // 2)
-        if not alone:
+        if not is_single:
             return None
         lines = f"{type(error).__name__}: {error}".strip().splitlines()
         detail = " ... ".join(dict.fromkeys((lines[0], lines[-1])))[:500]
@@ -66,7 +66,7 @@ log = logging.getLogger(__name__)
 
 
 class StepLedger(VersionLedger, Protocol):
-    """Where steps are written."""
+    """Part of the ledger that steps are written to."""
 
     def add_step(self, step: Step, version: Version | None, drops: Sequence[Drop] = ()) -> None: ...
     def add_drops(self, drops: Sequence[Drop]) -> None: ...
@@ -74,9 +74,9 @@ class StepLedger(VersionLedger, Protocol):
 
 
 class StepRunner:
-    """Takes steps from the live version and offers what they make as candidates.
+    """Takes steps from the live version and offers the results as candidates.
 
-    A batch that fails the trainer is tried again and then halved, until the turn that does it is found and dropped.
+    A batch that fails is tried again and then halved, until the turn that causes it is isolated and dropped.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class StepRunner:
         origin: RunOrigin,
         beside: Callable[[Sequence[Sample]], Sequence[Sample]] | None,
     ) -> None:
-        """``beside`` says what is repeated in a step of what was learned before."""
+        """``beside`` returns the samples that repeat learned notes in a step."""
         self._ledger = ledger
         self._versions = VersionManager(ledger)
         self._trainer = trainer
@@ -102,7 +102,7 @@ class StepRunner:
         self._bisection = BatchBisection()
 
     async def run(self, chosen: Sequence[Sample], played: Mapping[str, PlayedStep]) -> int:
-        """Take one step with these samples, or with a part of them after a failure; how many it used up.
+        """Take one step on these samples, or on part of them after a failure; return the number used up.
 
         ``played`` are the steps that they are measured against, by turn.
         """
@@ -113,9 +113,9 @@ class StepRunner:
         target = self._origin.folder(await asyncio.to_thread(self._versions.next_number))
         try:
             result = await self._control.during(self._train(batch, number=number, parent=parent, target=target))
-        except (BackendDown, ModelRefused):  # no batch is to blame
+        except (BackendDown, ModelRefused):  # no batch caused it
             raise
-        except Exception as error:  # whatever a batch does to a trainer, it may not do it for ever
+        except Exception as error:  # a batch may fail in any way, but not for ever
             untrainable = self._bisection.failed(batch, error)
             if untrainable is None:
                 raise
@@ -131,7 +131,7 @@ class StepRunner:
         return len(batch.samples)
 
     def progress(self) -> TrainingProgress:
-        """The newest step and the baselines after it; before the first step of this run, those of the live version."""
+        """Return the newest step and its baselines; before this run's first step, those of the live version."""
         last = self._ledger.last_step()
         if last is not None:
             return TrainingProgress(step=last.number, baselines=last.baselines)
@@ -141,35 +141,37 @@ class StepRunner:
     def _batch(
         self, chosen: Sequence[Sample], progress: TrainingProgress, played: Mapping[str, PlayedStep]
     ) -> TrainingBatch:
-        """The samples with their advantages; after a failure a part of them, with those that they have in the whole."""
+        """Return samples with their advantages; after a failure only part, with advantages from all of ``chosen``."""
 
         def advantages(samples: Sequence[Sample]) -> TrainingBatch:
             return with_advantages(samples, baselines=progress.baselines, settings=self._samples, played=played)
 
-        whole = advantages(chosen)
+        complete = advantages(chosen)
         size = self._bisection.size(len(chosen))
         if size == len(chosen):
-            return whole
+            return complete
         after = advantages(chosen[:size]).baselines
-        return TrainingBatch(samples=whole.samples[:size], baselines=after, figures=whole.figures)
+        return TrainingBatch(samples=complete.samples[:size], baselines=after, figures=complete.figures)
 
     async def _train(self, batch: TrainingBatch, *, number: int, parent: Version, target: Path) -> StepResult:
         if batch.without_signal:
             why = "every advantage is zero and there is no hint"
             return StepResult(adapter=None, metrics={}, seconds=0.0, skipped=why)
-        await asyncio.to_thread(shutil.rmtree, target, ignore_errors=True)  # a step that a crash cut off before its row
+        await asyncio.to_thread(
+            shutil.rmtree, target, ignore_errors=True
+        )  # left by a crash before the step's row was written
         repeated = await asyncio.to_thread(self._beside, batch.samples) if self._beside is not None else ()
         return await self._trainer.step((*batch.samples, *repeated), number=number, parent=parent, target=str(target))
 
     def _drop(self, untrainable: Drop) -> None:
-        """A turn that fails the trainer is dropped; so many in a row pause training, for it may be the trainer."""
+        """Drop a turn that fails the trainer and count an alarm, since the trainer may be at fault."""
         self._ledger.add_drops([untrainable])
         log.error("turn %s is dropped: %s", untrainable.turn, untrainable.detail)
         self._control.alarm(f"turn {untrainable.turn} was dropped: {untrainable.detail}")
 
     def _publish(self, batch: TrainingBatch, number: int, parent: Version, result: StepResult) -> None:
-        """Write the step with the version it made; a step that an alarm skipped makes none."""
-        turns = {sample.turn for sample in batch.samples}  # what was only repeated is in no row
+        """Write the step with the version that it made; a step that an alarm skipped makes none."""
+        turns = {sample.turn for sample in batch.samples}  # repeated samples are in no row
         drops = [
             Drop(turn=turn, stage="train", reason=UNTRAINABLE, detail=why)
             for turn, why in result.dropped.items()
@@ -202,13 +204,13 @@ class StepRunner:
 
 
 def figures(step: Step) -> str:
-    """A step in a line of a log."""
+    """Format a step as one log line."""
     loss = f", loss {step.metrics['loss']:.4f}" if "loss" in step.metrics else ""
     return f"{len(step.turns)} samples{loss}, {step.seconds:.1f} s{_spent(step.metrics)}"
 
 
 def _spent(metrics: Mapping[str, float]) -> str:
-    """What a step took of a service that is paid by the token."""
+    """Format the tokens and cost of a step on a paid service."""
     if "cloud_cost" not in metrics:
         return ""
     tokens = sum(metrics.get(f"cloud_{kind}", 0.0) for kind in ("prefill", "sample", "train"))
@@ -229,8 +231,8 @@ def _step(batch: TrainingBatch, number: int, parent: Version, result: StepResult
 
 
 def _part(sample: Sample, parent: Version) -> dict[str, float | str]:
-    """With what a turn took part in a step."""
-    known: dict[str, float | str] = {"hints": float(len(sample.teachers)), "lag": float(parent.number - sample.version)}
+    """Return the inputs of a turn to the step: hints, version lag, recalled rule and advantage."""
+    part: dict[str, float | str] = {"hints": float(len(sample.teachers)), "lag": float(parent.number - sample.version)}
     if sample.recalled is not None:
-        known["recalled"] = sample.recalled
-    return known if sample.advantage is None else {"advantage": sample.advantage, **known}
+        part["recalled"] = sample.recalled
+    return part if sample.advantage is None else {"advantage": sample.advantage, **part}

@@ -1,9 +1,8 @@
-"""Rehearsal: a note is taught in idle time, until the policy does without it.
+"""Prompt distillation: train a note into the weights in idle time, until the policy follows it without the prompt.
 
-prompts    what is asked: the user's own past, everyday prompts while that is short, and what is held back
-replies    replies of weights that are in no ledger, sampled behind users' requests
-measure    how far the policy without the note is from the policy with it, and when to stop
-round      one rehearsal of one note: drafts, step by step, that end in a candidate
-notebook   which note is next, what became of it, and when it may leave the prompt
-rehearser  all of it, a step a tick
+prompts    training prompts: the user's past ones, everyday ones while these are few, and the held-out ones
+measure    replies sampled behind users' requests, distance to the prompted policy, and stopping rules
+round      one round for one note: drafts, step by step, that end in a candidate
+notebook   next note, result of each round, and the conditions for a note to leave the prompt
+rehearser  the loop: one step per tick
 """

@@ -1,4 +1,4 @@
-"""Which note is rehearsed next, what became of those that were, and when one may leave the prompt or must come back."""
+"""Select the next note to distil, record the results, and move notes out of the prompt or back into it."""
 
 from __future__ import annotations
 
@@ -27,29 +27,31 @@ from openclaw_rl.train.rehearsal.prompts import (
 from openclaw_rl.types import Note, NoteState, Rehearsal, Sample, Turn, Version, environment_of
 from openclaw_rl.versions import VersionManager
 
-# What a step of turns repeats of notes that were learned, so that going on does not undo them. Pure.
+# Training steps on turns also repeat learned notes, so that further training does not undo them. Pure.
 #
-# The replies are those of the turns themselves, which were sampled without the note; the teacher has it. So nothing has
-# to be sampled, and in a packed tree the policy computes no token more.
+# The replies are those of the turns, which were sampled without the note; only the teacher sees it. So nothing is
+# sampled, and in a packed tree the policy computes no additional token.
 
 
 class Said(NamedTuple):
-    """What a user had learned: all their learned rules in a line, and the number of the newest note."""
+    """Rules that a user's policy has learned: all of them in one line, and the newest note's number."""
 
     note: int
     rule: str
 
 
 def beside(samples: Sequence[Sample], learned: Mapping[str, Said], *, share: float) -> list[Sample]:
-    """A rehearsal of so many of these turns, spread over them, by the user's own learned notes.
+    """Repeat the user's learned notes on a share of these turns, spread evenly over them.
 
-    Not of a reply that was sampled under another prompt than its own (some other note is in force there), and not of
-    an environment's.
+    Skipped are replies sampled under a prompt other than their own (another note is in force there) and replies of an
+    environment.
     """
-    fit = [one for one in samples if one.user in learned and one.logprobs is not None and one.played is None]
+    fit = [
+        sample for sample in samples if sample.user in learned and sample.logprobs is not None and sample.played is None
+    ]
     count = min(len(fit), math.ceil(len(samples) * share))
     chosen = (fit[at * len(fit) // count] for at in range(count))
-    return [_repeated(one, learned[one.user]) for one in chosen]
+    return [_repeated(sample, learned[sample.user]) for sample in chosen]
 
 
 def _repeated(sample: Sample, said: Said) -> Sample:
@@ -68,17 +70,17 @@ def _repeated(sample: Sample, said: Said) -> Sample:
 log = logging.getLogger(__name__)
 
 ROUNDS = 4
-"""rehearsals of a note, one after another, that may end without its being learned"""
+"""unsuccessful rounds after which a note stays in the prompt"""
 SENTENCES = 12
-"""that are practised at most: each is repeated while the next is taught, and whoever has a key can add one"""
+"""largest number of sentences trained in the prompt: each is replayed with the next, and any user may add one"""
 _UNTAUGHT: frozenset[NoteState] = frozenset({"in force", "learning"})
-"""the states of a note that is still to be learned"""
+"""states of a note that can still be learned"""
 _REACH = 1000
-"""a user's newest sessions whose prompts may be rehearsed"""
+"""number of a user's newest sessions that provide prompts"""
 
 
 class NotebookLedger(Protocol):
-    """What is read of the ledger."""
+    """Part of the ledger that is read here."""
 
     def asked(self, user: str, limit: int) -> Sequence[Turn]: ...
     def turn(self, turn: str) -> Turn: ...
@@ -89,8 +91,8 @@ class NotebookLedger(Protocol):
 
 
 class LessonBook:
-    """The notes as rehearsal sees them. ``checker`` knows what some rules ask, ``relevant`` whether a reply is about a
-    question; ``everyday`` are shipped prompts."""
+    """Notes as lessons: ``checker`` maps a rule to its check, ``relevant`` compares a reply with its question, and
+    ``everyday`` are the shipped prompts."""
 
     def __init__(
         self,
@@ -107,12 +109,12 @@ class LessonBook:
         self._ledger, self._book, self._versions = ledger, book, versions
         self._consent, self._checker, self._relevant = consent, checker, relevant
         self._everyday, self._settings = tuple(everyday), settings
-        self._in_vain: dict[str, str] = {}  # what practising a rule came to nothing by, since the start
+        self._in_vain: dict[str, str] = {}  # why training a rule in the prompt failed, since the start
 
-    # --- what is next
+    # --- the next lesson
 
     def next(self) -> Lesson | None:
-        """The newest note that is still to be learned and may be."""
+        """Return the newest note that may be learned and is not; otherwise one to train in the prompt."""
         notes = self._book.all()
         able = [note for note in notes if _teachable(note) and self._book.enabled(note.user)]
         waits = self._waiting(able, notes)
@@ -122,32 +124,32 @@ class LessonBook:
         return self._to_practise([note for note in notes if note.number in waits or _is_kept(note)])
 
     def _to_practise(self, stay: Sequence[Note]) -> Lesson | None:
-        """The newest of these notes, which stay in prompts, that is to be practised there: once each.
+        """Return the newest note that stays in prompts and has not been trained there yet, as a lesson.
 
-        It is a plain sentence and the prompts are shipped ones, so nobody's own words are in it, and without the
-        sentence in a prompt nothing changes: it takes nobody's consent.
+        It must be a plain sentence and its prompts are shipped ones, so the lesson contains no user text; without the
+        sentence in a prompt nothing changes. So it needs no consent.
         """
-        if not stay or not self._settings.reward:  # nothing else tells good replies from others
+        if not stay or not self._settings.reward:  # the reward alone separates good replies from others
             return None
-        done = {*self._practised(), *self._in_vain}
-        for note in reversed(stay if len(done) < SENTENCES else ()):
+        tried = {*self._practised(), *self._in_vain}
+        for note in reversed(stay if len(tried) < SENTENCES else ()):
             rule = put(note)
-            if rule in done or not is_plain(rule) or not self._book.enabled(note.user):
+            if rule in tried or not is_plain(rule) or not self._book.enabled(note.user):
                 continue
             if (checker := self._checker(rule)) is not None:
                 return self._practice(note.number, note.user, rule, checker)
         return None
 
     def _practised(self) -> dict[str, Rehearsal]:
-        """What was practised, by rule: the last of each whose version was not rolled back."""
+        """Return the last round with the note in the prompt by rule, without those whose version was rolled back."""
         gone = self._versions.ever("rolled back")
-        found = {}
+        rounds = {}
         for row in self._ledger.rehearsals():
             if row.practised is not None:
                 version = self._ledger.made_by(row.step)
                 if version is None or version.number not in gone:
-                    found[row.practised] = row
-        return found
+                    rounds[row.practised] = row
+        return rounds
 
     def _practice(self, note: int, user: str, rule: str, checker: Checker | None) -> Lesson:
         prompts = choose(
@@ -169,17 +171,17 @@ class LessonBook:
         )
 
     def _waiting(self, able: Sequence[Note], notes: Sequence[Note]) -> dict[int, str]:
-        """Which of the notes that could be rehearsed are not, as things are, and why."""
+        """Return the notes that cannot be learned at present, with the reason for each."""
         if not able:
             return {}
         consent = self._consent()
-        found = {}
+        reasons = {}
         for note in able:
             why = None if consent.allows(note.text, note.user) else consent.detail
             why = why or _opposed(note, notes)
             if why is not None:
-                found[note.number] = why
-        return found
+                reasons[note.number] = why
+        return reasons
 
     def _given_up(self, note: Note) -> str | None:
         rows = self._since_begun(note)
@@ -195,9 +197,9 @@ class LessonBook:
         return None
 
     def _since_begun(self, note: Note) -> list[Rehearsal]:
-        """The rehearsals of a note since it was learned, or its user switched it on: what came back begins anew.
+        """Return the note's rounds since it was last learned or enabled by its user: from there its count restarts.
 
-        What was practised in the prompt is none of them.
+        Rounds with the note in the prompt are not included.
         """
         again = [
             change.at for change in self._book.history(note.number) if change.state == "learned" or change.by == "user"
@@ -206,9 +208,9 @@ class LessonBook:
         return [row for row in rows if row.at > max(again, default=0.0)]
 
     def lesson(self, note: Note) -> Lesson:
-        """What a note teaches, with everything else that its user had learned into the weights before it."""
+        """Return the note as a lesson; if the base model teaches, its rule repeats the user's learned notes."""
         turn = self._ledger.turn(note.turn) if note.turn and self._ledger.has_turn(note.turn) else None
-        past = [one.prompt for one in self._ledger.asked(note.user, _REACH) if _short(one) and opens(one.prompt)]
+        past = [row.prompt for row in self._ledger.asked(note.user, _REACH) if _short(row) and opens(row.prompt)]
         prompts = choose(
             past,
             self._everyday,
@@ -225,23 +227,23 @@ class LessonBook:
             prompts=prompts,
             checker=self._checker(put(note)),
             relevant=self._relevant,
-            besides=tuple(one.number for one in before),
+            besides=tuple(row.number for row in before),
         )
 
     def _before(self, note: Note) -> list[Note]:
-        """What the user's learned notes ask must be said again to a teacher that has learned nothing."""
+        """Return the user's learned notes if the teacher is the base model, which needs them in its prompt."""
         if self._settings.teacher != "base":
             return []
-        return [one for one in self._learned() if one.user == note.user and one.number != note.number]
+        return [learned for learned in self._learned() if learned.user == note.user and learned.number != note.number]
 
     def _learned(self) -> list[Note]:
         return [note for note in self._book.all() if note.state == "learned" and note.kind == "rule"]
 
     def replays(self, lesson: Lesson) -> list[Lesson]:
-        """Of the notes that were learned before, and of what was practised.
+        """Return lessons that preserve previously learned notes and rules trained in the prompt.
 
-        What is practised goes with prompts that have no note, and with those that have one of the commonest: without
-        them the embedded model, having practised "under 30 words", wrote 42 lists where it was told to, 51 before.
+        A note in the prompt is trained together with prompts without a note and with the commonest notes: without them
+        the embedded model, trained on "under 30 words", wrote 42 of the requested lists, against 51 before.
         """
         learned = [self.lesson(note) for note in self._learned() if note.number != lesson.note]
         rules = {rule: row.note for rule, row in self._practised().items()}
@@ -257,9 +259,9 @@ class LessonBook:
         ]
 
     def beside(self, samples: Sequence[Sample]) -> list[Sample]:
-        """What a step of these turns repeats of what their users had learned."""
+        """Return samples that repeat the learned notes of these turns' users."""
         rules: dict[str, Said] = {}
-        for note in self._learned():  # the oldest first: the rule has all of them, under the newest's number
+        for note in self._learned():  # oldest first: the rule joins all texts under the newest number
             if not self._book.enabled(note.user):
                 continue
             before = rules.get(note.user)
@@ -267,27 +269,27 @@ class LessonBook:
         return beside(samples, rules, share=self._settings.replay)
 
     def estimate(self, steps: int) -> float | None:
-        """Seconds of idle time that so many steps may take, by those of earlier rehearsals; None before the first."""
+        """Return the idle seconds that this many steps may take, by earlier rounds; None before the first."""
         rows = [row.evidence for row in self._ledger.rehearsals()[-8:] if row.evidence.get("steps")]
         return statistics.median(row["seconds"] / row["steps"] for row in rows) * steps if rows else None
 
-    # --- what became of it
+    # --- results
 
     def begin(self, lesson: Lesson, cost: str) -> None:
-        """From now on it is rehearsed; it stays in the prompt meanwhile."""
+        """Mark the note as learning; it stays in the prompt meanwhile."""
         if not lesson.in_prompt:
             self._book.advance(lesson.note, "learning", f"rehearsal begins: {cost}")
 
     def give_up(self, lesson: Lesson, why: str) -> None:
-        """It cannot be taught: from now on it stays in the prompt. What is practised stays there anyway."""
+        """Keep the note in the prompt for good, or record that training it there failed."""
         if lesson.in_prompt:
             self._in_vain[lesson.rule] = why
-            log.info("practising note %d in the prompt came to nothing: %s", lesson.note, why)
+            log.info("note %d: training in the prompt failed: %s", lesson.note, why)
         else:
             self._book.advance(lesson.note, "kept", f"it stays a note: {why}")
 
     def settle(self) -> int:
-        """Bring notes to where their rehearsals' versions are, and say why others wait; how many changed."""
+        """Update notes to the state of their versions and explain why others wait; return the number of changes."""
         every, notes = self._ledger.rehearsals(), self._book.all()
         rows = {row.note: row for row in every if row.practised is None}
         practised = {row.note: row for row in every if row.practised is not None}
@@ -295,20 +297,20 @@ class LessonBook:
         waits = self._waiting([note for note in notes if _teachable(note) and note.state == "in force"], notes)
         rules = {note.number: put(note) for note in notes}
         for number, why in waits.items():
-            kept = self._how_kept(rules[number], practised.get(number))
-            moved += self._book.explain(number, f"not rehearsed: {why}{kept}")
+            practice = self._how_kept(rules[number], practised.get(number))
+            moved += self._book.explain(number, f"not rehearsed: {why}{practice}")
         return moved
 
     def _how_kept(self, rule: str, row: Rehearsal | None) -> str:
-        """What practising a note in the prompt has come to; empty where it was not tried, or is not served."""
+        """Return the result of training the note in the prompt; empty if it was not tried or is not served."""
         if rule in self._in_vain:
             return f"; nor practised in the prompt: {self._in_vain[rule]}"
         version = self._ledger.made_by(row.step) if row is not None else None
         if row is None or version is None or version.number not in self._versions.ever("live"):
             return ""
         first, last = row.evidence["first"], row.evidence["last"]
-        kept = f"{last['met']} of {last['replies']} replies keep to it, {first['met']} before"
-        return f"; practised in the prompt by version {version.number}: {kept}"
+        compliance = f"{last['met']} of {last['replies']} replies keep to it, {first['met']} before"
+        return f"; practised in the prompt by version {version.number}: {compliance}"
 
     def _settle(self, note: Note, row: Rehearsal) -> bool:
         version = self._ledger.made_by(row.step)
@@ -317,7 +319,7 @@ class LessonBook:
         if note.state == "learned":
             gone = version.number in self._versions.ever("rolled back")
             return gone and self._advance(note, "in force", f"version {version.number}, which did it, was rolled back")
-        if note.state not in _UNTAUGHT or not self._since_begun(note):  # what it had learned before, it has forgotten
+        if note.state not in _UNTAUGHT or not self._since_begun(note):  # its earlier rounds no longer count
             return False
         promoted = version.number in self._versions.ever("live")
         if row.learned and promoted and version.number not in self._versions.ever("rolled back"):
@@ -330,7 +332,7 @@ class LessonBook:
 
 
 def _teachable(note: Note) -> bool:
-    """Whether a note may be taught at all: a fact is none of the weights' business, nor what an environment says."""
+    """Return True if a note can be trained: facts and rules from environments cannot."""
     return note.kind == "rule" and note.state in _UNTAUGHT and environment_of(note.user) is None
 
 
@@ -339,11 +341,11 @@ def _is_kept(note: Note) -> bool:
 
 
 def _opposed(note: Note, notes: Sequence[Note]) -> str | None:
-    """Why a policy that is shared cannot learn a note: somebody else's says otherwise. Nothing more of it is told."""
-    for other in notes:
-        others = other.kind == "rule" and person(other.user) != person(note.user)
-        if others and (other.prompted or other.state == "learned"):
-            aspect = opposes(put(note), put(other))
+    """Return the reason if another user's rule opposes the note on a shared policy, without quoting that rule."""
+    for rival in notes:
+        relevant = rival.kind == "rule" and person(rival.user) != person(note.user)
+        if relevant and (rival.prompted or rival.state == "learned"):
+            aspect = opposes(put(note), put(rival))
             if aspect is not None:
                 return f"another user of this policy asks for the opposite ({aspect}), and it cannot do both"
     return None

@@ -1,7 +1,7 @@
-"""What a rehearsal asks: prompts of the user's own past, and everyday ones while these are few. Pure.
+"""Choose the prompts of a distillation: the user's past ones, and everyday ones while these are few. Pure.
 
-A prompt is held back by its own text alone, so it is so in every rehearsal: what a note's end is decided on was never
-rehearsed, by whomever.
+A hash of its own text decides whether a prompt is held out, so it is held out in every round: the prompts that decide
+on a note are never trained on, for any user.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import Protocol, TypeAlias
 from openclaw_rl.types import Message, Prompt, Sampling, texts
 
 LONGEST = 2048
-"""prompt tokens beyond which a prompt is too costly to rehearse"""
+"""largest prompt, in tokens: longer ones cost too much to train on"""
 _ONE_IN = 4
-"""of the prompts so many are held back"""
+"""one in this many prompts is held out"""
 _IN_DOUBT = 2
-"""times as many as usual are asked in doubt"""
+"""additional held-out prompts for a doubtful result, as a multiple of the usual number"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RehearsalPrompts:
-    """``rehearsed`` are asked in turn, ``held_back`` never; ``own`` of the first are the user's own.
+    """Prompts of one note: ``rehearsed`` are trained on, ``held_back`` only measured; ``own`` counts the user's.
 
-    ``in_doubt`` are held back too, and asked where the others are too few to tell.
+    ``own`` counts among ``rehearsed``. ``in_doubt`` are held out too, and used if ``held_back`` are too few to decide.
     """
 
     rehearsed: tuple[Prompt, ...]
@@ -36,91 +36,92 @@ class RehearsalPrompts:
 
 
 def is_held_back(question: str) -> bool:
-    """The fixed rule: it looks at the user's last message alone."""
+    """Return True if the hash of the user's last message holds the prompt out."""
     return hashlib.sha256(b"held back from rehearsal " + question.encode()).digest()[0] % _ONE_IN == 0
 
 
 def choose(
     own: Iterable[Prompt], everyday: Sequence[str], *, count: int, held_back: int, tools: bool, seed: int
 ) -> RehearsalPrompts:
-    """So many different prompts, and so many that are held back; own ones first, everyday ones in the seed's order.
+    """Return ``count`` different training prompts and ``held_back`` held-out ones: the user's, then everyday ones.
 
-    ``own`` come newest first. With ``tools`` False those that offer tools are passed by.
+    ``own`` is ordered newest first; ``seed`` shuffles ``everyday``. With ``tools`` False, prompts that offer tools are
+    skipped.
     """
-    mine = list(_different(one for one in own if tools or not one.tools))
+    user_prompts = list(_different(prompt for prompt in own if tools or not prompt.tools))
     shipped = [Prompt(messages=(Message(role="user", content=text),)) for text in everyday]
     random.Random(f"rehearsal {seed}").shuffle(shipped)
-    every = list(_different([*mine, *shipped]))
-    back = [one for one in every if is_held_back(question(one))]
-    kept = [one for one in every if not is_held_back(question(one))][:count]
-    asked = {question(one) for one in mine}
+    every = list(_different([*user_prompts, *shipped]))
+    back = [prompt for prompt in every if is_held_back(question(prompt))]
+    trained = [prompt for prompt in every if not is_held_back(question(prompt))][:count]
+    user_questions = {question(prompt) for prompt in user_prompts}
     return RehearsalPrompts(
-        rehearsed=tuple(kept),
+        rehearsed=tuple(trained),
         held_back=tuple(back[:held_back]),
         in_doubt=tuple(back[held_back : (1 + _IN_DOUBT) * held_back]),
-        own=sum(question(one) in asked for one in kept),
+        own=sum(question(prompt) in user_questions for prompt in trained),
     )
 
 
 def question(prompt: Prompt) -> str:
-    """The user's last message."""
+    """Return the user's last message."""
     return (texts(prompt.messages, "user") or ("",))[-1].strip()
 
 
 def opens(prompt: Prompt) -> bool:
-    """Whether a conversation begins with it: nothing in it says already how the user wants replies."""
-    return sum(one.role == "user" for one in prompt.messages) == 1 and not any(
-        one.role in ("assistant", "tool") for one in prompt.messages
+    """Return True if the prompt starts a conversation, so that no earlier turn shows how the user wants replies."""
+    return sum(message.role == "user" for message in prompt.messages) == 1 and not any(
+        message.role in ("assistant", "tool") for message in prompt.messages
     )
 
 
 def _different(prompts: Iterable[Prompt]) -> Iterator[Prompt]:
-    seen: set[str] = set()
-    for one in prompts:
-        if question(one) and question(one) not in seen:
-            seen.add(question(one))
-            yield one
+    questions: set[str] = set()
+    for prompt in prompts:
+        if question(prompt) and question(prompt) not in questions:
+            questions.add(question(prompt))
+            yield prompt
 
 
 class PromptCycle:
-    """Goes through prompts in an order of its own, again and again, a new order each time round."""
+    """Endless cycle through prompts, shuffled anew each round."""
 
     def __init__(self, prompts: Sequence[Prompt], *, seed: int) -> None:
         self._prompts, self._random = list(prompts), random.Random(f"order {seed}")
         self._left: list[Prompt] = []
 
     def take(self, count: int) -> list[Prompt]:
-        """The next so many; no prompt comes twice before all have come."""
-        found = []
+        """Return the next ``count`` prompts; no prompt repeats within a round."""
+        taken = []
         for _ in range(count):
             if not self._left:
                 self._left = self._random.sample(self._prompts, len(self._prompts))
-            found.append(self._left.pop())
-        return found
+            taken.append(self._left.pop())
+        return taken
 
     def drop(self, prompt: Prompt) -> None:
-        """It cannot be answered: never again, unless it is the last one left."""
+        """Remove a prompt that cannot be answered from later rounds, unless it is the last."""
         if len(self._prompts) > 1 and prompt in self._prompts:
             self._prompts.remove(prompt)
 
 
-# What is rehearsed, and how: a lesson and the settings.
+# Training target of a round: a lesson and the settings.
 
 PLAIN = 0
-"""in a note's place: nobody's, so that replies stay as they are"""
+"""stands in place of a note's number: belongs to no user and keeps replies as they are"""
 Relevance: TypeAlias = Callable[[str, str], bool]
-"""of a question and a reply: is the reply about it?"""
+"""takes a question and a reply: is the reply about the question?"""
 
 
 class Checker(Protocol):
-    """Of a reply: does it do what the note asks? ``cut`` says that it reached its limit of tokens."""
+    """Check if a reply does what the note asks; ``cut`` is True if the reply reached its token limit."""
 
     def __call__(self, reply: str, /, *, cut: bool = False) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RehearsalSettings:
-    """The settings of the same names under ``train.rehearse``; ``sampling`` is how replies are sampled."""
+    """Settings of the same names under ``train.rehearse``; ``sampling`` is used for the round's replies."""
 
     steps: int
     seconds: float | None
@@ -139,10 +140,10 @@ class RehearsalSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lesson:
-    """What a note teaches: the rule as the teacher gets it, on these prompts of its user.
+    """Training task of one note: the rule in the teacher's prompt, and the user's prompts to train it on.
 
-    ``besides`` are learned notes that the rule repeats. One ``in_prompt`` is practised: the policy gets the rule as
-    well, and what it learns is to keep to it there. Without a rule the policy is held to what it was.
+    ``besides`` are learned notes that the rule repeats. ``in_prompt`` trains with the note in the prompt: the policy
+    gets the rule as well and learns to follow it there. Without a rule the policy is trained to stay as it was.
     """
 
     note: int
@@ -155,9 +156,9 @@ class Lesson:
     in_prompt: bool = False
 
     def asked(self, prompt: Prompt) -> Prompt:
-        """What the policy gets."""
+        """Return the policy's prompt."""
         return self.taught(prompt) if self.in_prompt else prompt
 
     def taught(self, prompt: Prompt) -> Prompt:
-        """What the teacher gets."""
+        """Return the teacher's prompt."""
         return prompt.hinted(self.rule) if self.rule else prompt

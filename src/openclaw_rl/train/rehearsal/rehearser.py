@@ -1,4 +1,4 @@
-"""Rehearses notes, a step a tick, while nobody waits for the machine."""
+"""Distil notes into the weights, one step per tick, while no request is under way."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from openclaw_rl.versions.checkpoints import TrainingProgress
 log = logging.getLogger(__name__)
 
 FOLDER = "rehearsal"
-"""beside the versions: the drafts of a rehearsal under way"""
+"""folder beside the versions that holds the drafts of a running distillation"""
 
 
 class RehearsalLedger(Protocol):
-    """Where a rehearsal is written."""
+    """Part of the ledger that a finished distillation is written to."""
 
     def add_rehearsal(self, rehearsal: Rehearsal, step: Step, version: Version, *, deletions: int) -> None: ...
     def last_step(self) -> Step | None: ...
@@ -36,9 +36,9 @@ class RehearsalLedger(Protocol):
 
 
 class Rehearser:
-    """Takes one step of the rehearsal under way in each tick, or begins one. At its end there is a candidate.
+    """Prompt distillation: each tick begins a round or takes one step of it; a finished round becomes a candidate.
 
-    Whatever stops it costs nothing: an interrupted one goes on, a killed one begins anew from the live version.
+    An interrupted round resumes; a killed one restarts from the live version.
     """
 
     def __init__(
@@ -59,19 +59,19 @@ class Rehearser:
         self._versions, self._control, self._offer, self._progress = versions, control, offer, progress
         self._origin, self._settings = origin, settings
         self._round: RehearsalRound | None = None
-        self._deletions = 0  # the newest when the prompts of the rehearsal under way were read
+        self._deletions = 0  # the newest deletion when the round's prompts were read
 
     @property
     def under_way(self) -> bool:
-        """Whether there are drafts that a step of turns would make worthless."""
+        """Return True if there are drafts that a training step on turns would make worthless."""
         return self._round is not None
 
     async def settle(self) -> int:
-        """Bring notes to where their versions are; how many changed."""
+        """Update notes to the state of their versions; return the number of changes."""
         return await asyncio.to_thread(self._lessons.settle)
 
     async def tick(self) -> int:
-        """Begin a rehearsal or take one step of it, if nobody waits; how much moved."""
+        """Begin a round or take one step of it if no request is under way; return the work done."""
         if not await self._sampler.quiet():
             return 0
         try:
@@ -131,36 +131,38 @@ class Rehearser:
         return True
 
     def _cost(self, begun: RehearsalRound) -> str:
-        """By earlier rehearsals; for the first, by what measuring took."""
+        """Return the expected cost, estimated from earlier rounds; for the first, from the time that measuring took."""
         seconds = self._lessons.estimate(begun.most) or begun.seconds_left
         most = f"at most {begun.most} steps"
         return f"about {seconds:.0f} s of idle processor time, {most}" if seconds is not None else most
 
     async def finish(self) -> None:
-        """End the rehearsal under way: what it made is a candidate, unless no step was taken."""
-        done, self._round = self._round, None
-        if done is None:
+        """End the running round: publish its draft as a candidate if a step was taken."""
+        finished, self._round = self._round, None
+        if finished is None:
             return
-        if done.draft is None:
-            await done.close(keep=False)
-            if done.ended is not None:
-                self._control.alarm(f"the rehearsal of note {done.lesson.note} made nothing: {done.ended}")
+        if finished.draft is None:
+            await finished.close(keep=False)
+            if finished.ended is not None:
+                self._control.alarm(
+                    f"prompt distillation of note {finished.lesson.note} took no step: {finished.ended}"
+                )
             return
-        if done.fallen is not None:
-            await done.close(keep=False)
-            await asyncio.to_thread(self._lessons.give_up, done.lesson, done.fallen)
+        if finished.fallen is not None:
+            await finished.close(keep=False)
+            await asyncio.to_thread(self._lessons.give_up, finished.lesson, finished.fallen)
             return
-        await done.close(keep=True)
+        await finished.close(keep=True)
         try:
-            version = await asyncio.to_thread(self._publish, done, done.draft)
+            version = await asyncio.to_thread(self._publish, finished, finished.draft)
         except DeletedMeanwhile as error:
-            log.warning("note %d is rehearsed anew: %s", done.lesson.note, error)
+            log.warning("prompt distillation of note %d restarts: %s", finished.lesson.note, error)
             return
-        log.info("note %d was rehearsed: %s", done.lesson.note, done.evidence())
+        log.info("note %d distilled: %s", finished.lesson.note, finished.evidence())
         self._offer(version)
 
     async def abandon(self) -> None:
-        """Give up the rehearsal under way; the next begins anew."""
+        """Discard the running round; the next starts from the live version."""
         lost, self._round = self._round, None
         if lost is not None:
             await lost.close(keep=False)
@@ -189,19 +191,19 @@ class Rehearser:
         return version
 
     def status(self) -> Mapping[str, Any] | None:
-        """What is under way, for `status`; None while nothing is."""
+        """Return the running round for `status`; None if there is none."""
         now = self._round
         if now is None:
             return None
-        left = now.seconds_left
+        seconds = now.seconds_left
         return {
             "note": now.lesson.note,
             "in_prompt": now.lesson.in_prompt,
             "step": now.steps,
             "of": now.most,
-            "kl": [round(one.kl, 4) for one in now.distances],
+            "kl": [round(distance.kl, 4) for distance in now.distances],
             "met": list(now.sampled[-1][1:]) if now.sampled else None,
-            "seconds_left": round(left, 1) if left is not None else None,
+            "seconds_left": round(seconds, 1) if seconds is not None else None,
         }
 
 
@@ -210,9 +212,9 @@ def _what(lesson: Lesson) -> str:
 
 
 def _step(done: RehearsalRound, baselines: Mapping[str, Baseline]) -> Step:
-    kls = [one.kl for one in done.distances]
+    kls = [distance.kl for distance in done.distances]
     metrics = {"rehearsal_steps": float(done.steps)}
-    if not done.lesson.in_prompt:  # what is practised says nothing of what is left to learn
+    if not done.lesson.in_prompt:  # with the note in the prompt the KL does not measure progress
         metrics |= {"rehearsal_kl_first": kls[0], "rehearsal_kl_last": kls[-1]}
     return Step(
         number=done.number,

@@ -1,6 +1,6 @@
-"""One rehearsal of one note: drafts, step by step, until the policy is near enough, or no longer comes nearer.
+"""One distillation round for one note: draft weights, step by step, until the policy is near enough or stops improving.
 
-Nothing of it is in the ledger before its end, so a killed one leaves nothing behind but a folder that the next removes.
+The ledger gets the round only at its end, so a killed round leaves a folder and no rows; the next round removes it.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ from openclaw_rl.train.rehearsal.prompts import PLAIN, Lesson, PromptCycle, Rehe
 from openclaw_rl.types import FIRST_DRAFT, Completion, Prompt, Sample, Sampling, Version
 
 MEASURE_FROM, MEASURE_EVERY = 12, 4
-"""steps before the first measurement, since little is learned well in fewer, and between two"""
+"""steps before the first measurement, since fewer rarely teach a note well, and steps between two measurements"""
 AHEAD = 2
-"""steps for which the policy's own replies are sampled at once: more at a time are cheaper, but of older weights"""
+"""steps whose replies the policy samples at once: more would be cheaper, but from older weights"""
 TEACHER_AHEAD = 4
-"""the same of the teacher's, whose weights stay as they are; then it is seen how long the policy's own have become"""
+"""the same for the teacher, whose weights are fixed; afterwards the length of the policy's replies is checked again"""
 LAST_RATE = 0.2
-"""of the first step's rate that is left for the last: few replies a step make steps swing, and the last are served"""
+"""last step's learning rate as a share of the first: small batches make steps swing, and the last step is served"""
 PRACTICE = 3.0
-"""times the reward's weight where a note is practised in the prompt: there is no teacher to come nearer to"""
+"""reward weight multiplier if the note is trained in the prompt, where no teacher provides a KL signal"""
 KEPT = 0.5
-"""share of a step that stays as it was where a note is practised: other prompts must not change by it"""
+"""least share of a step that preserves old behavior if the note is trained in the prompt, for the other prompts"""
 SHORTER = 0.5
-"""of the policy's words, the teacher's have so many or fewer: then its replies are the cheaper ones to learn from"""
+"""the teacher's replies train if their word count is at most this share of the policy's: they are cheaper then"""
 PATIENCE = 3
-"""times the length of the teacher's usual reply: none is heard out longer, since by then it does not what is asked"""
+"""length limit for replies as a multiple of the teacher's median: a longer reply does not follow the note"""
 LEAST_TOKENS = 64
-"""that a reply may have all the same"""
+"""lower bound for that limit, in tokens"""
 TRAINING = 3.0
-"""seconds that a reply takes to train for each that it took to sample, before any was trained (on two cores)"""
+"""training seconds per second of sampling, assumed before the first step (measured on two cores)"""
 
 
 class RehearsalRound:
-    """Drafts of one lesson, from the live version on. ``ended`` says why it is over, None while it goes on."""
+    """Draft weights of one lesson, starting at the live version; ``ended`` is the reason for the end, or None."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class RehearsalRound:
         sampler: ReplySampler,
         settings: RehearsalSettings,
     ) -> None:
-        """``number`` is that of the step it will be in the ledger, ``folder`` where its drafts lie meanwhile."""
+        """``number`` is the step's number in the ledger, ``folder`` holds the drafts."""
         self.lesson, self.live, self.number = lesson, live, number
         self.steps = self.replies = self.replies_of_teacher = 0
         self.most = settings.steps
@@ -84,11 +84,11 @@ class RehearsalRound:
         self.distances: list[Distance] = []
         self._measured: list[int] = []
         self.sampled: list[tuple[int, int, int]] = []
-        """after so many steps: of the policy's own replies to rehearsed prompts, how many did it, and of how many"""
+        """per sampling: steps so far, the policy's replies to training prompts that follow the note, and their total"""
         self._beginning = 0.0
         self.prompted: Distance | None = None
         self._closer: tuple[Distance, Distance] | None = None
-        self.says: float | None = None  # the policy's newest replies in words, None where they are not known
+        self.says: float | None = None  # mean words of the policy's newest replies, None if unknown
         self._at_first: dict[int, Completion] = {}
         self._others: OthersMeter | None = None
         self._sampling = settings.sampling
@@ -99,23 +99,23 @@ class RehearsalRound:
         self._ready: list[list[Sample]] = []
         self._teacher: int | None = None
         self._meter: DistanceMeter | None = None
-        taught = [lesson, *(one for one in replays if one.prompts.rehearsed)]
-        self._cycles = [PromptCycle(one.prompts.rehearsed, seed=settings.seed + one.note) for one in taught]
-        self._taught = taught
+        lessons = [lesson, *(replay for replay in replays if replay.prompts.rehearsed)]
+        self._cycles = [PromptCycle(replay.prompts.rehearsed, seed=settings.seed + replay.note) for replay in lessons]
+        self._taught = lessons
         self._replayed = 0
 
     @property
     def seconds(self) -> float:
-        """What it has taken so far."""
+        """Return the time spent so far, in seconds."""
         return sum(self.spent.values())
 
     @property
     def draft(self) -> str | None:
-        """Where the newest draft lies, None before the first step."""
+        """Return the newest draft's folder, None before the first step."""
         return self._at.adapter if self.steps else None
 
     async def begin(self) -> None:
-        """Load what is needed and measure how far there is to go."""
+        """Load the weights and measure the starting distance."""
         shutil.rmtree(self._folder, ignore_errors=True)
         base = self.live.base
         taught_by = None if self._settings.teacher == "base" else self.live.adapter
@@ -135,7 +135,7 @@ class RehearsalRound:
         self.most = steps_within(self.most, self.seconds_left, self._settings.seconds)
 
     async def step(self) -> None:
-        """Sample replies, take one step on them, and measure now and then."""
+        """Take one step on sampled replies; sample ahead and measure when due."""
         assert self._held is not None, "it has begun"
         if not self._ready:
             if not self.by_teacher:
@@ -170,7 +170,7 @@ class RehearsalRound:
             await self._look_closer()
 
     async def measure(self) -> None:
-        """How far there is to go now; it may be the end."""
+        """Measure the distance to the prompted policy; set ``ended`` if it suffices."""
         assert self._meter is not None
         number = await self._answering()
         with self._timed("measuring"):
@@ -181,38 +181,38 @@ class RehearsalRound:
         self.ended = enough(self.distances, self.prompted)
 
     async def _look_closer(self) -> None:
-        """Ask more prompts, where those asked are too few to tell a learned note from one that was nearly learned.
+        """Measure on more prompts if the sample is too small to separate a learned note from a nearly learned one.
 
-        A few at a time, and the teacher the same where the policy's replies still look worse than what is known of it.
+        Prompts are added in small groups; the teacher answers a group only if the policy's replies still fall behind.
         """
         assert self._meter is not None
         assert self.prompted is not None
-        more = self.lesson.prompts.in_doubt
-        if not more or len(self.distances) < 2 or not is_doubtful(self.distances[-1], self.prompted):
+        extra = self.lesson.prompts.in_doubt
+        if not extra or len(self.distances) < 2 or not is_doubtful(self.distances[-1], self.prompted):
             return
-        number, some = await self._answering(), self._settings.held_back
-        ours, theirs = self.distances[-1], self.prompted
+        number, size = await self._answering(), self._settings.held_back
+        policy, teacher = self.distances[-1], self.prompted
         with self._timed("measuring"):
-            for at in range(0, len(more), some):
-                few = more[at : at + some]
-                ours = ours.with_more(await self._meter.on_more(few, number))
-                self._closer = ours, theirs
+            for at in range(0, len(extra), size):
+                group = extra[at : at + size]
+                policy = policy.with_more(await self._meter.on_more(group, number))
+                self._closer = policy, teacher
                 if self.learned:
                     return
-                theirs = theirs.with_more(await self._meter.prompted(few))
-                self._closer = ours, theirs
+                teacher = teacher.with_more(await self._meter.prompted(group))
+                self._closer = policy, teacher
                 if self.learned:
                     return
 
     def _at_last(self) -> tuple[Distance, Distance]:
-        """What is known of the newest weights without the note, and of the teacher with it."""
+        """Return the best measurements of the newest weights without the note and of the teacher with it."""
         assert self.prompted is not None
         return self._closer or (self.distances[-1], self.prompted)
 
     @property
     def by_teacher(self) -> bool:
-        """Whether the next replies are the teacher's own: while it says much less than the policy is known to say."""
-        if self.lesson.in_prompt:  # who has the note as well says as much
+        """Return True if the teacher samples the next replies: its replies are then much shorter than the policy's."""
+        if self.lesson.in_prompt:  # the policy also sees the note, so lengths match
             return False
         if self._settings.loss != "auto":
             return self._settings.loss == "sft"
@@ -221,21 +221,21 @@ class RehearsalRound:
 
     @property
     def seconds_left(self) -> float | None:
-        """What the steps that it may still take will cost, by those it took; before any, by what sampling took."""
-        left = self.most - self.steps
+        """Return the remaining steps' expected cost, from past steps or, before the first, from sampling times."""
+        remaining = self.most - self.steps
         if self.steps:
             sampled = self.spent["sampling"] / (self.steps + len(self._ready))
-            others = self.seconds - self.spent["sampling"] - self._beginning
-            return (sampled + others / self.steps) * left
+            overhead = self.seconds - self.spent["sampling"] - self._beginning
+            return (sampled + overhead / self.steps) * remaining
         if self.prompted is None or not self.distances:
             return None
         replies = self.prompted if self.by_teacher else self.distances[0]
-        said = sum(one.words * one.replies for one in (self.prompted, self.distances[0]))
-        each = self.spent["measuring"] / max(said, 1.0) * replies.words * self._settings.batch
-        return each * (1 + TRAINING) * left
+        words = sum(distance.words * distance.replies for distance in (self.prompted, self.distances[0]))
+        per_step = self.spent["measuring"] / max(words, 1.0) * replies.words * self._settings.batch
+        return per_step * (1 + TRAINING) * remaining
 
     async def close(self, *, keep: bool) -> None:
-        """Let the weights go; what is not to be kept leaves the disk as well."""
+        """Release the weights; delete the folder unless ``keep`` is True."""
         for number in (self._held, self._teacher):
             await self._sampler.release(number)
         self._held = self._teacher = None
@@ -244,14 +244,14 @@ class RehearsalRound:
 
     @property
     def learned(self) -> bool:
-        """Whether the note may leave the prompt, as far as the held-back prompts show."""
+        """Return True if the note may leave the prompt, judged on the held-out prompts."""
         if self.prompted is None or len(self.distances) < 2 or self.lesson.in_prompt:
             return False
         return is_learned(self.distances[0], *self._at_last(), tolerance=self._settings.tolerance)
 
     @property
     def hopeless(self) -> str | None:
-        """Why it is not worth a step, None where it is."""
+        """Return the reason why the round is not worth a step, None if it is."""
         if self.lesson.in_prompt:
             return pointless(self.distances[0]) if self.distances else None
         why = hopeless(self.prompted) if self.prompted is not None else None
@@ -261,39 +261,43 @@ class RehearsalRound:
 
     @property
     def fallen(self) -> str | None:
-        """What would be lost for this one: notes that were learned before; None where nothing is.
+        """Return the damage to notes learned earlier, None if there is none.
 
-        What is practised says nothing of replies without a note; the gate asks for these.
+        With the note in the prompt, replies without a note are not measured here; the gate examines them.
         """
         if self.lesson.in_prompt:
             worse = no_better(self.distances[0], self.distances[-1])
             return worse or (self._others.lost if self._others is not None else None)
         undone = []
-        for one in self._taught[1:]:
-            if one.checker is None or one.in_prompt or self._meter is None:
+        for lesson in self._taught[1:]:
+            if lesson.checker is None or lesson.in_prompt or self._meter is None:
                 continue
-            both = [(self._at_first[at], done) for at, done in self._meter.latest.items() if at in self._at_first]
-            before, now = [[does(one.checker, pair[at]) for pair in both] for at in (0, 1)]
+            pairs = [
+                (self._at_first[at], completion)
+                for at, completion in self._meter.latest.items()
+                if at in self._at_first
+            ]
+            before, now = [[does(lesson.checker, pair[at]) for pair in pairs] for at in (0, 1)]
             if fell(before, now):
-                undone.append(f"note {one.note} is kept by {sum(now)} of {len(both)} replies, {sum(before)} before")
+                undone.append(f"note {lesson.note} is kept by {sum(now)} of {len(pairs)} replies, {sum(before)} before")
         return f"it would undo what is learned: {'; '.join(undone)}" if undone else None
 
     def evidence(self) -> dict[str, Any]:
-        """What the ledger keeps of it."""
+        """Return the round's measurements for the ledger."""
         first, (last, prompted) = self.distances[0], self._at_last()
         return {
             **plain({"first": first, "last": last, "with_note": prompted}),
-            "kl": [round(one.kl, 4) for one in self.distances],
+            "kl": [round(item.kl, 4) for item in self.distances],
             "measured_after": list(self._measured),
-            "met": [one.met for one in self.distances],
-            "sampled": [list(one) for one in self.sampled],
+            "met": [item.met for item in self.distances],
+            "sampled": [list(item) for item in self.sampled],
             "held_back": first.replies,
             "steps": self.steps,
             "replies": self.replies,
             "of_the_teacher": self.replies_of_teacher,
             "prompts": len(self.lesson.prompts.rehearsed),
             "own_prompts": self.lesson.prompts.own,
-            "replayed_notes": [one.note for one in self._taught[1:] if one.note != PLAIN],
+            "replayed_notes": [item.note for item in self._taught[1:] if item.note != PLAIN],
             **({"practised": self.lesson.rule} if self.lesson.in_prompt else {}),
             "ended": self.ended,
             "seconds": round(self.seconds, 1),
@@ -311,100 +315,104 @@ class RehearsalRound:
     # --- one step
 
     async def _sampled(self) -> list[list[Sample]]:
-        """The samples of the next steps.
+        """Return the samples of the next steps.
 
-        A reply of the teacher that does not do what the note asks, or is not about the question, teaches nothing. Of
-        the policy's own those that are good count for more than the others.
+        The teacher's replies train only if they follow the note and answer the question. Among the policy's own
+        replies, good ones get a higher advantage.
         """
-        own = not self.by_teacher
-        ahead = AHEAD if own else TEACHER_AHEAD
+        by_policy = not self.by_teacher
+        ahead = AHEAD if by_policy else TEACHER_AHEAD
         steps = range(self.steps, min(self.steps + ahead - self.steps % ahead, self.most))
-        asked = [(step, at, *one) for step in steps for at, one in enumerate(self._asked())]
+        requests = [(step, at, *row) for step in steps for at, row in enumerate(self._asked())]
         asks = [
-            Ask(prompt=lesson.asked(prompt) if own else lesson.taught(prompt), sampling=self._seeded(step, at))
-            for step, at, lesson, prompt in asked
+            Ask(prompt=lesson.asked(prompt) if by_policy else lesson.taught(prompt), sampling=self._seeded(step, at))
+            for step, at, lesson, prompt in requests
         ]
-        number = self._held if own else self._teacher
+        number = self._held if by_policy else self._teacher
         assert number is not None
-        found = await self._sampler.replies(asks, number)
-        answered = [(*one, done) for one, done in zip(asked, found, strict=True) if done and done.reply_tokens]
-        for (_, _, lesson, prompt), done in zip(asked, found, strict=True):
-            if done is None or not done.reply_tokens:
+        completions = await self._sampler.replies(asks, number)
+        answered = [
+            (*row, completion)
+            for row, completion in zip(requests, completions, strict=True)
+            if completion and completion.reply_tokens
+        ]
+        for (_, _, lesson, prompt), completion in zip(requests, completions, strict=True):
+            if completion is None or not completion.reply_tokens:
                 self._cycles[self._taught.index(lesson)].drop(prompt)
-        self._note_sampled(answered if own else ())
+        self._note_sampled(answered if by_policy else ())
         samples: dict[int, list[Sample]] = {step: [] for step in steps}
-        better = self._advantages(answered) if own else {}
-        for one in answered if own else filter(self._is_good, answered):
-            samples[one[0]].append(self._sample(one, sampled_here=own, advantage=better.get(one[:2])))
-        return [one for one in samples.values() if one] or [[]]
+        better = self._advantages(answered) if by_policy else {}
+        for row in answered if by_policy else filter(self._is_good, answered):
+            samples[row[0]].append(self._sample(row, sampled_here=by_policy, advantage=better.get(row[:2])))
+        return [row for row in samples.values() if row] or [[]]
 
     def _note_sampled(self, own: Sequence[Answered]) -> None:
-        """What is seen of the policy by its own replies; none: the steps to come will change it."""
-        words = [len(one[-1].reply.content.split()) for one in own]
+        """Record compliance and length of the policy's own replies; without any, the length is unknown."""
+        words = [len(row[-1].reply.content.split()) for row in own]
         self.says = sum(words) / len(words) if words else None
-        checker, mine = self.lesson.checker, [one for one in own if one[2] is self.lesson]
-        if checker is not None and mine:
-            self.sampled.append((self.steps, sum(does(checker, one[-1]) for one in mine), len(mine)))
+        checker, lesson_rows = self.lesson.checker, [row for row in own if row[2] is self.lesson]
+        if checker is not None and lesson_rows:
+            self.sampled.append((self.steps, sum(does(checker, row[-1]) for row in lesson_rows), len(lesson_rows)))
 
     def _is_good(self, answered: Answered) -> bool:
-        """Whether a reply does what its note asks and is about the question, as far as that can be seen."""
-        _, _, lesson, _, done = answered
-        return does(lesson.checker, done) and self._is_about(answered)
+        """Return True if a reply follows its note and answers the question, as far as the checks reach."""
+        _, _, lesson, _, completion = answered
+        return does(lesson.checker, completion) and self._is_about(answered)
 
     def _is_about(self, answered: Answered) -> bool:
-        _, _, lesson, prompt, done = answered
+        _, _, lesson, prompt, completion = answered
         assert self.prompted is not None, "it has begun"
         if lesson is not self.lesson or not keeps_words(self.distances[0], self.prompted):
             return True
-        return lesson.relevant(question(prompt), done.reply.content)
+        return lesson.relevant(question(prompt), completion.reply.content)
 
     def _advantages(self, answered: Sequence[Answered]) -> dict[tuple[int, int], float]:
-        """By step and place: how much better a reply is than those of the lesson that it was sampled with.
+        """Return the standardized reward of each reply to the lesson's prompts, by step and position.
 
-        To lose sight of the question is worse than to forget the note: it counts by itself as well.
+        Relevance has its own reward term, since losing the question is worse than ignoring the note.
         """
-        mine = [one for one in answered if one[2] is self.lesson]
-        good, about = (_standardised([*map(what, mine)]) for what in (self._is_good, self._is_about))
+        rows = [item for item in answered if item[2] is self.lesson]
+        good, about = (_standardised([*map(what, rows)]) for what in (self._is_good, self._is_about))
         weight = self._settings.reward * (PRACTICE if self.lesson.in_prompt else 1.0)
-        found = [weight * (one + other) for one, other in zip(good, about, strict=True)]
-        return {one[:2]: value for one, value in zip(mine, found, strict=True)} if any(found) else {}
+        rewards = [weight * (item + relevance) for item, relevance in zip(good, about, strict=True)]
+        return {item[:2]: value for item, value in zip(rows, rewards, strict=True)} if any(rewards) else {}
 
     def _asked(self) -> list[tuple[Lesson, Prompt]]:
-        """The prompts of the next step: most of the lesson, a share of notes that were learned before, in turn."""
-        batch, others = self._settings.batch, len(self._taught) - 1
+        """Return the next step's prompts: most from the lesson, a share from previously learned notes in turn."""
+        batch, replayed = self._settings.batch, len(self._taught) - 1
         share = max(KEPT, self._settings.replay) if self.lesson.in_prompt else self._settings.replay
-        replays = min(batch - 1, round(batch * share)) if others else 0
-        asked = [(self.lesson, prompt) for prompt in self._cycles[0].take(batch - replays)]
+        replays = min(batch - 1, round(batch * share)) if replayed else 0
+        prompts = [(self.lesson, prompt) for prompt in self._cycles[0].take(batch - replays)]
         for _ in range(replays):
-            which = 1 + self._replayed % others
+            which = 1 + self._replayed % replayed
             self._replayed += 1
-            asked += [(self._taught[which], prompt) for prompt in self._cycles[which].take(1)]
-        return asked
+            prompts += [(self._taught[which], prompt) for prompt in self._cycles[which].take(1)]
+        return prompts
 
     def _seeded(self, step: int, at: int) -> Sampling:
         seed = random.Random(f"{self._settings.seed} {self.number} {step} {at}").getrandbits(31)
         return replace(self._sampling, seed=seed)
 
     def _sample(self, answered: Answered, *, sampled_here: bool, advantage: float | None = None) -> Sample:
-        step, at, lesson, prompt, done = answered
+        step, at, lesson, prompt, completion = answered
         return Sample(
             turn=f"rehearsal-{self.number}-{step + 1}-{at}",
             user=lesson.user,
             prompt=lesson.asked(prompt),
-            prompt_tokens=done.prompt_tokens if sampled_here else None,
-            reply_tokens=done.reply_tokens,
-            logprobs=done.logprobs if sampled_here else None,
-            mask=(True,) * len(done.reply_tokens),
+            prompt_tokens=completion.prompt_tokens if sampled_here else None,
+            reply_tokens=completion.reply_tokens,
+            logprobs=completion.logprobs if sampled_here else None,
+            mask=(True,) * len(completion.reply_tokens),
             advantage=advantage,
             teachers=(lesson.taught(prompt),),
-            temperature=done.sampling.temperature,
+            temperature=completion.sampling.temperature,
             version=self._at.number,
             urgency=1 - (1 - LAST_RATE) * step / max(self.most - 1, 1),
             rehearses=str(lesson.note),
         )
 
     def _take(self, adapter: str) -> None:
-        """These are the newest weights; the draft before them goes, unless it is loaded."""
+        """Set the newest weights and delete the previous draft unless it is loaded."""
         old = self._at
         if old.draft and old.adapter != self._held_adapter:
             self._remove(old.adapter)
@@ -412,7 +420,7 @@ class RehearsalRound:
         self._at = Version(number=number, parent=self.live.number, base=self.live.base, adapter=adapter)
 
     async def _answering(self) -> int:
-        """The number under which the newest weights answer; they are loaded when they are first asked."""
+        """Return the number under which the newest weights answer, loading them if necessary."""
         assert self._held is not None, "it has begun"
         if self._held_adapter != self._at.adapter:
             with self._timed("loading"):
@@ -431,7 +439,7 @@ class RehearsalRound:
 
 
 def heard_out(sampling: Sampling, prompted: Distance) -> Sampling:
-    """How replies are sampled once it is known how long the teacher's are."""
+    """Return the sampling settings, with replies limited by the teacher's length."""
     most = max(LEAST_TOKENS, PATIENCE * prompted.tokens)
     return replace(sampling, max_tokens=min(most, sampling.max_tokens or most))
 
@@ -440,7 +448,7 @@ Answered: TypeAlias = tuple[int, int, Lesson, Prompt, Completion]
 
 
 def _standardised(flags: Sequence[bool]) -> list[float]:
-    """In standard deviations from their mean; zeros where they are alike."""
+    """Return the flags in standard deviations from their mean; zeros if all are equal."""
     share = sum(flags) / max(len(flags), 1)
     deviation = math.sqrt(share * (1 - share))
     return [(flag - share) / deviation if deviation else 0.0 for flag in flags]
