@@ -92,8 +92,8 @@ def test_by_the_published_contract_scores_train_and_hints_do_not(tmp_path: Path)
 
 
 WRONG = {
-    "it gave a tensor of shape [1, 5], not a scalar; return its mean": "return -policy_logits * advantages",
-    "it gave float, not a tensor": "return policy_logits.mean().item()",
+    "it returned a tensor of shape [1, 5], not a scalar; return its mean": "return -policy_logits * advantages",
+    "it returned float, not a tensor": "return policy_logits.mean().item()",
     "without a gradient": "return policy_logits.detach().mean()",
     "KeyError: 'beta'; set train.loss.config.beta": "return policy_logits.mean() * config['beta']",
 }

@@ -108,7 +108,7 @@ def test_a_batch_of_rehearsals_alone_never_calls_the_method() -> None:
 def test_a_batch_without_rehearsals_is_left_to_the_method() -> None:
     x = replace(inputs(three_quarters(1), loss="reverse", rehearsed=[False]), rehearsed=None, rehearsal=None)
     assert losses.with_rehearsal(lambda _x: (torch.tensor(7.0), {}))(x)[0] == 7.0
-    with pytest.raises(InvalidValue, match="nothing to rehearse"):
+    with pytest.raises(InvalidValue, match="nothing to distil"):
         losses.rehearsal_loss(x)
 
 

@@ -1,21 +1,21 @@
-"""The losses: tensors in, a scalar and plain metrics out.
+"""Losses: tensors in, a scalar and plain metrics out.
 
-Letters: `N` reply tokens of the batch, one after another; `S` samples; `K` top-k ids; `H` hints, at least 1 (a batch
+Letters: `N` reply tokens of the batch, concatenated; `S` samples; `K` top-k ids; `H` hints, at least 1 (a batch
 without any hint has one row that ``has_teacher`` nowhere).
 Every log-prob is a log-softmax over the whole vocabulary of logits divided by that sample's own temperature.
 
-    inputs       what a loss may read: `LossInputs`, each field with its shape
-    arithmetic   the formulas, elementwise: `pg`, `k3`, `full_kl`, `reverse_kl`, `overlap`, `topk_opd`
-    selection    which hint teaches (h*) and which entries are compared (S_t)
-    methods      each method by its name: inputs to parts; the KL penalty to the base model
-    aggregation  over tokens, or over samples first
-    diagnostics  which tokens are fit, and whether the batch is sound
-    settings     the settings: `LossSettings`
-    rehearsal    replies sampled for a note, and the teacher that has it: `with_rehearsal` adds them to any loss
-    total        `loss`: all of it, `LossInputs` to a scalar and metrics
-    vocabulary   `from_vocabulary`: inputs from whole log-softmax tensors, to try things out
+    inputs       inputs of a loss: `LossInputs`, each field with its shape
+    arithmetic   formulas, elementwise: `pg`, `k3`, `full_kl`, `reverse_kl`, `overlap`, `topk_opd`
+    selection    the hint that teaches (h*) and the vocabulary entries compared (S_t)
+    methods      methods by name, from inputs to parts; the KL penalty to the base model
+    aggregation  means over tokens, or over samples first
+    diagnostics  tokens fit for training, and batch health
+    settings     `LossSettings`
+    rehearsal    prompt distillation towards a teacher with the note: `with_rehearsal` adds it to any loss
+    total        `loss`: `LossInputs` to a scalar and metrics
+    vocabulary   `from_vocabulary`: inputs from whole log-softmax tensors, for experiments
     published    `published`: a loss by the published contract, four tensors [1, N] and a dict
-    trial        `try_out`: a loss tried on five tokens
+    trial        `try_out`: runs a loss on five tokens
 
     >>> import torch
     >>> from openclaw_rl import losses
@@ -38,7 +38,7 @@ OPD's advantage is log(1/2) - log(1/4) = 0.693, the ratio is 0.3 / 0.25 = 1.2, s
     (-0.8318, 1.0)
 
 A custom loss is a function of the same `LossInputs`: ``my_loss(inputs) -> (scalar, {"name": number})``, with a second
-argument ``config`` if it wants its settings; or one by the published contract.
+argument ``config`` for its settings; or a loss by the published contract.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ _PARTS = (
 
 
 def __getattr__(name: str) -> Any:
-    """Parts are imported when they are used: all but the settings need torch, which takes seconds."""
+    """Import parts on first use: all but the settings need torch, which takes seconds to load."""
     if name in __all__:
         for part in _PARTS:
             module = import_module(f"{__name__}.{part}")

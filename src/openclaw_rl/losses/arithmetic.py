@@ -1,4 +1,4 @@
-"""The formulas of METHODS, elementwise: ratios, the clipped surrogate, both KLs, overlap, the top-k surrogate."""
+"""Formulas of METHODS, elementwise: ratios, the clipped surrogate, both KLs, overlap, the top-k surrogate."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def pg(log_ratio: Tensor, advantage: Tensor, *, eps_low: float, eps_high: float)
 
 
 def is_clipped(log_ratio: Tensor, advantage: Tensor, *, eps_low: float, eps_high: float) -> Tensor:
-    """Where `pg` is flat because the ratio has gone far enough: a bool of the same shape."""
+    """Return a bool of the same shape, True where the clip makes `pg` flat."""
     rho = log_ratio.detach().clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
     return ((advantage > 0) & (rho > 1 + eps_high)) | ((advantage < 0) & (rho < 1 - eps_low))
 
@@ -47,9 +47,9 @@ def full_kl(current: Tensor, reference: Tensor) -> Tensor:
 
 
 def with_tail(logprobs: Tensor) -> Tensor:
-    """[..., K] log-probs of some ids -> [..., K+1]: one more bin, log(1 - sum exp), for all the others."""
-    rest = 1 - logprobs.exp().sum(-1, keepdim=True)
-    return torch.cat([logprobs, rest.clamp_min(torch.finfo(logprobs.dtype).eps).log()], -1)
+    """[..., K] log-probs of some ids -> [..., K+1]: an additional bin for the remaining ids, log(1 - sum exp)."""
+    tail = 1 - logprobs.exp().sum(-1, keepdim=True)
+    return torch.cat([logprobs, tail.clamp_min(torch.finfo(logprobs.dtype).eps).log()], -1)
 
 
 def reverse_kl(student: Tensor, teacher: Tensor) -> Tensor:
@@ -59,7 +59,7 @@ def reverse_kl(student: Tensor, teacher: Tensor) -> Tensor:
 
 
 def overlap(student_ids: Tensor, teacher_ids: Tensor) -> Tensor:
-    """Which of Sq [N, K] is in Sp [H, N, K]: a bool [H, N, K] over the positions of Sq."""
+    """Membership of Sq [N, K] in Sp [H, N, K]: a bool [H, N, K] over the positions of Sq."""
     return (student_ids[None, :, :, None] == teacher_ids[:, :, None, :]).any(-1)
 
 
@@ -68,7 +68,7 @@ def topk_opd(
 ) -> Tensor:
     """L^OPD_t over the ids of S_t: all [N, K], ``member`` False where an id is not in S_t -> [N].
 
-    An empty S_t gives 0 and no gradient at all.
+    An empty S_t gives 0 and no gradient.
     """
     weight, advantage = _opd_advantage(old, teacher, member, clip)
     log_ratio = torch.where(member, current - old.detach(), 0.0)

@@ -1,4 +1,4 @@
-"""Which tokens are fit to learn from, and what tells a sound batch from a broken one."""
+"""Select the tokens fit for training, and report figures that separate a sound batch from a broken one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from openclaw_rl.losses.selection import teacher_present
 
 
 def fit(x: LossInputs, max_mismatch: float) -> dict[str, Tensor]:
-    """Why tokens are kept out, each reason [N] bool and disjoint from those before it; ``kept`` is the rest."""
+    """Return a [N] bool per reason to exclude a token, all disjoint; ``kept`` is the remainder."""
     finite = x.current.detach().isfinite() & x.old.isfinite()
     near = ((x.comparable - x.old).abs() <= math.log(max_mismatch)) | ~x.same_weights
     return {
@@ -24,13 +24,13 @@ def fit(x: LossInputs, max_mismatch: float) -> dict[str, Tensor]:
 
 
 def health(x: LossInputs, max_mismatch: float) -> dict[str, float]:
-    """What tells a sound batch from a broken one: the gap to the engine, effective sample size, tokens by reason.
+    """Return batch health: the gap to the engine, effective sample size, and token counts by reason.
 
-    The gap is |trainer - engine| at equal weights, before the off-policy mask; NaN where no token is comparable.
+    The gap is |trainer - engine| at equal weights, before the off-policy mask; NaN if no token is comparable.
     """
     reasons = fit(x, max_mismatch)
     gap = (x.comparable - x.old).abs()[x.same_weights & (reasons["kept"] | reasons["masked_off_policy"])]
-    weight = ratio(x.current.detach(), x.old)[reasons["kept"] & x.of_turns]  # a rehearsal weighs by no ratio
+    weight = ratio(x.current.detach(), x.old)[reasons["kept"] & x.of_turns]  # prompt distillation uses no ratio
     nothing = float("nan")
     return {
         "gap_mean": float(gap.mean()) if len(gap) else nothing,

@@ -1,4 +1,4 @@
-"""What a loss may read."""
+"""Inputs of a loss."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from openclaw_rl.errors import InvalidValue
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossInputs:
-    """All that a loss may read. ``current``, ``student_current``, ``teacher_current``, ``kl`` and ``rehearsal`` carry
-    the gradient.
+    """All inputs of a loss. ``current``, ``student_current``, ``teacher_current``, ``kl`` and ``rehearsal`` carry the
+    gradient.
 
-    Values under a False in ``mask`` or ``has_teacher`` are never read: they may hold anything.
+    Values under a False in ``mask`` or ``has_teacher`` are never read and may be arbitrary.
     """
 
     sample: Tensor
@@ -26,9 +26,9 @@ class LossInputs:
     current: Tensor
     """[N] l_cur of the sampled token"""
     old: Tensor
-    """[N] l_old of the sampled token, as recorded while it was sampled"""
+    """[N] l_old of the sampled token, as recorded during sampling"""
     same_weights: Tensor
-    """[N] bool: sampled by the very weights that ``served`` comes from, so that it should equal ``old``"""
+    """[N] bool: sampled by the same weights as ``served``, so that it should equal ``old``"""
     advantage: Tensor
     """[S] the policy-gradient term's A"""
     has_advantage: Tensor
@@ -54,31 +54,31 @@ class LossInputs:
     teacher_current: Tensor
     """[H, N, K] l_cur at Sp"""
     score: Tensor | None = None
-    """[S] the score that the advantage was made of, None where it is not known"""
+    """[S] the score that the advantage was computed from, None if unknown"""
     kl: Tensor | None = None
-    """[N] KL(current || base) over the whole vocabulary, None where it was not computed"""
+    """[N] KL(current || base) over the whole vocabulary, None if not computed"""
     reference: Tensor | None = None
-    """[N] l_ref of the sampled token under the base, None where it was not computed"""
+    """[N] l_ref of the sampled token under the base, None if not computed"""
     served: Tensor | None = None
-    """[N] l of the sampled token under the version that is served, None where that is ``current``"""
+    """[N] l of the sampled token under the served version, None if that is ``current``"""
     rehearsed: Tensor | None = None
-    """[N] bool: tokens of replies that were sampled to rehearse a note, None where there are none"""
+    """[N] bool: tokens of replies sampled for prompt distillation, None if there are none"""
     rehearsal: Tensor | None = None
     """[N] KL between current and the teacher with the note, over the whole vocabulary; read where ``rehearsed``"""
 
     @property
     def comparable(self) -> Tensor:
-        """[N] what the engine should have found too where ``same_weights``."""
+        """[N] the trainer's value that should equal the engine's where ``same_weights``."""
         return self.current.detach() if self.served is None else self.served
 
     @property
     def proximal(self) -> Tensor:
-        """[N] l of the sampled token under the weights that sampled it, by the trainer's own arithmetic where known."""
+        """[N] l of the sampled token under the weights that sampled it, computed by the trainer where possible."""
         return torch.where(self.same_weights, self.comparable, self.old)
 
     @property
     def of_turns(self) -> Tensor:
-        """[N] bool: tokens of turns, which learn by the method; the others are rehearsed."""
+        """[N] bool: tokens of turns, which train by the method; the others train by prompt distillation."""
         return self.mask if self.rehearsed is None else self.mask & ~self.rehearsed
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The methods: each turns inputs into parts, without a branch on its name."""
+"""Methods: each maps inputs to parts, without a branch on its name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from openclaw_rl.losses.selection import SUBSETS, at_hint, choose
 
 
 class MethodSettings(Protocol):
-    """What the methods read of `LossSettings`."""
+    """Part of `LossSettings` that the methods read."""
 
     @property
     def w_rl(self) -> float: ...
@@ -38,14 +38,14 @@ class MethodSettings(Protocol):
 
 
 GSPO_EPS: Final = {"eps_low": 3e-4, "eps_high": 4e-4}
-"""clip of GSPO's ratio: that of a whole reply, taken to the power of 1 / its length, stays far closer to 1"""
+"""clip of GSPO's ratio: a whole reply's ratio, taken to the power of 1 / its length, stays far closer to 1"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One term of a loss: a value for each token [N], the tokens it speaks of [N], its weight.
+    """One term of a loss: a value per token [N], the mask of its tokens [N], and its weight.
 
-    ``aggregate`` is how its values become one number where the method decides that; None: as the settings say.
+    ``aggregate`` reduces its values to one number if the method fixes that; None: as set in the settings.
     """
 
     name: str
@@ -61,7 +61,7 @@ def _eps(s: MethodSettings) -> dict[str, float]:
 
 
 def _log_ratio(x: LossInputs, mask: Tensor) -> Tensor:
-    """How far the policy has moved since it sampled a token; the engine's rounding is no part of that."""
+    """Return the policy's change since it sampled a token, without the engine's rounding."""
     return torch.where(mask, x.current - x.proximal, 0.0)
 
 
@@ -77,7 +77,7 @@ def _scalar(x: LossInputs, mask: Tensor, s: MethodSettings, weight: float) -> Pa
 
 
 def _token_gap(x: LossInputs, mask: Tensor, s: MethodSettings) -> tuple[Tensor, Tensor]:
-    """clamp(l_T - l_old, +-C) of the sampled token under the first hint [N], and where there is one [N]."""
+    """clamp(l_T - l_old, +-C) of the sampled token under the first hint [N], and True where there is a hint [N]."""
     hint, present = choose(x, mask, "shortest")
     gap = at_hint(x.teacher, hint).detach() - x.proximal
     return bounded(torch.where(present, gap, 0.0), s.clip), present
@@ -98,7 +98,7 @@ def distill(x: LossInputs, mask: Tensor, _s: MethodSettings) -> tuple[Part, ...]
     """Reverse KL over the first hint's teacher top-k and a tail bin."""
     hint, present = choose(x, mask, "shortest")
     current, top = at_hint(x.teacher_current, hint), at_hint(x.teacher_top, hint)
-    safe = torch.full_like(top, -1.0 - top.shape[-1])  # where no teacher is: any finite value will do
+    safe = torch.full_like(top, -1.0 - top.shape[-1])  # without a teacher any finite value works
     values = reverse_kl(torch.where(present[:, None], current, safe), torch.where(present[:, None], top, safe))
     return (Part(name="opd", values=values, mask=present),)
 
@@ -121,11 +121,11 @@ def topk(x: LossInputs, mask: Tensor, s: MethodSettings) -> tuple[Part, ...]:
     return (scalar, Part(name="opd", values=values, mask=present, weight=s.w_opd))
 
 
-# --- the field's methods by name; their advantages are in `losses.settings.ADVANTAGES` ---
+# --- published methods by name; their advantages are in `losses.settings.ADVANTAGES` ---
 
 
 def _of_replies(values: Tensor, x: LossInputs, mask: Tensor) -> Tensor:
-    """For each token the mean of its reply's values over the tokens in ``mask``."""
+    """Return for each token the mean of its reply's values over the tokens in ``mask``."""
     total = values.new_zeros(len(x.advantage)).index_add(0, x.sample, torch.where(mask, values, 0.0))
     count = values.new_zeros(len(x.advantage)).index_add(0, x.sample, mask.to(values.dtype))
     return (total / count.clamp_min(1))[x.sample]
@@ -142,7 +142,7 @@ def gspo(x: LossInputs, mask: Tensor, s: MethodSettings) -> tuple[Part, ...]:
 
 
 def cispo(x: LossInputs, mask: Tensor, s: MethodSettings) -> tuple[Part, ...]:
-    """L_t = -A min(rho_t, 1 + eps_high) l_cur: its weight is clipped, without a gradient; no token loses its own."""
+    """L_t = -A min(rho_t, 1 + eps_high) l_cur: the weight is clipped and detached; every token keeps its gradient."""
     scored = mask & x.has_advantage[x.sample]
     rho = ratio(torch.where(scored, x.current, 0.0), torch.where(scored, x.proximal, 0.0)).detach()
     weight = rho.clamp_max(1 + s.eps_high) * importance(x.proximal, x.old, s.importance_cap)
@@ -156,13 +156,13 @@ def dr_grpo(x: LossInputs, mask: Tensor, s: MethodSettings) -> tuple[Part, ...]:
 
 
 def dapo(x: LossInputs, mask: Tensor, s: MethodSettings) -> tuple[Part, ...]:
-    """L_t = PG(rho_t, A) with eps_high above eps_low, every token of the batch counting the same."""
+    """L_t = PG(rho_t, A) with eps_high above eps_low; every token of the batch has equal weight."""
     return (replace(_scalar(x, mask, s, 1.0), aggregate="token"),)
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A method and what it looks at: the most hints (None: all), scores, and whether the two weights apply to it."""
+    """A method with its inputs: the most hints (None: all), scores, and whether the two weights apply to it."""
 
     parts: Callable[[LossInputs, Tensor, MethodSettings], tuple[Part, ...]]
     hints: int | None

@@ -1,12 +1,12 @@
-"""Rehearsal: replies that were sampled for a note, pulled towards the teacher that has the note in its prompt.
+"""Prompt distillation loss: pulls replies sampled for a note towards the teacher that has the note in its prompt.
 
-    reverse   KL(current || teacher) at each token of a reply of the policy: the default
+    reverse   KL(current || teacher) at each token of a policy's reply: the default
     forward   KL(teacher || current) there
-    sft       KL(teacher || current) at the tokens of a reply of the teacher
+    sft       KL(teacher || current) at the tokens of a teacher's reply
 
-Exact, over the whole vocabulary, averaged over reply tokens. The gradient ends where the two agree. A reply that is
-better or worse than the others of its step has an advantage A, and adds ``-A log current`` at each of its tokens: that
-is how the policy comes to do what is asked more often than its teacher does.
+Exact, over the whole vocabulary, averaged over reply tokens. The gradient vanishes where the two agree. A reply that is
+better or worse than the others of its step has an advantage A, and adds ``-A log current`` at each of its tokens: so
+the policy can follow the note more often than its teacher does.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from openclaw_rl.losses.inputs import LossFunction, LossInputs
 
 
 def rehearsal_loss(x: LossInputs) -> tuple[Tensor, dict[str, float]]:
-    """The mean KL to the teacher over the rehearsed tokens, and by their advantages where they have any.
+    """Return the mean KL to the teacher over the distilled tokens, plus a score term for tokens with an advantage.
 
-    A value that is not finite is left out, as its token is.
+    A value that is not finite is left out with its token.
     """
     if x.rehearsal is None or x.rehearsed is None:
-        raise InvalidValue("rehearsal", "there is nothing to rehearse", remedy="fill in rehearsed and rehearsal")
+        raise InvalidValue("rehearsal", "there is nothing to distil", remedy="fill in rehearsed and rehearsal")
     where = x.mask & x.rehearsed & x.rehearsal.detach().isfinite()
     value = mean_token(torch.where(where, x.rehearsal, 0.0), where, x.sample, len(x.advantage))
     metrics = {"loss_rehearsal": float(value.detach()), "tokens_rehearsal": float(where.sum())}
@@ -42,7 +42,7 @@ def rehearsal_loss(x: LossInputs) -> tuple[Tensor, dict[str, float]]:
 
 
 def with_rehearsal(live: LossFunction) -> LossFunction:
-    """``live`` for the tokens of turns and `rehearsal_loss` for the rehearsed ones, each averaged over its own."""
+    """Return ``live`` on tokens of turns plus `rehearsal_loss` on distilled ones, each averaged over its own tokens."""
 
     def both(x: LossInputs) -> tuple[Tensor, Mapping[str, float]]:
         if x.rehearsed is None or not bool(x.rehearsed.any()):
@@ -50,8 +50,8 @@ def with_rehearsal(live: LossFunction) -> LossFunction:
         value, metrics = rehearsal_loss(x)
         if not bool(x.of_turns.any()):
             return value, {**metrics, "loss": float(value.detach())}
-        of_turns, found = live(replace(x, mask=x.of_turns))
+        of_turns, live_metrics = live(replace(x, mask=x.of_turns))
         total = of_turns + value
-        return total, {**found, **metrics, "loss": float(total.detach())}
+        return total, {**live_metrics, **metrics, "loss": float(total.detach())}
 
     return both

@@ -1,4 +1,4 @@
-"""Which hint teaches at each token, and which entries of the vocabulary are compared there."""
+"""Select the hint that teaches at each token, and the vocabulary entries compared there."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from openclaw_rl.losses.inputs import LossInputs
 
 
 def _first_best(score: Tensor, present: Tensor) -> Tensor:
-    """argmax over the first axis among those present; ties go to the lowest index, which `argmax` does not promise."""
+    """Return the argmax over the first axis among those present; ties pick the lowest index, unlike `argmax`."""
     h = len(score)
     order = torch.arange(h - 1, -1, -1, device=score.device)[:, None]
     return torch.where(present, score * h + order, -1).argmax(0)
 
 
 def sequence_optimal(count: Tensor, present: Tensor, sample: Tensor, samples: int) -> Tensor:
-    """One hint for each sample: the largest sum of O over its tokens. ``count`` [H, N], ``present`` [H, N] -> [N]."""
+    """Select one hint per sample by the largest sum of O over its tokens. ``count``, ``present`` [H, N] -> [N]."""
     counted = torch.where(present, count, 0)
     total = counted.new_zeros(len(count), samples).index_add_(1, sample, counted)
-    seen = counted.new_zeros(len(count), samples).index_add_(1, sample, present.to(counted.dtype))
-    return _first_best(total, seen > 0)[sample]
+    present_tokens = counted.new_zeros(len(count), samples).index_add_(1, sample, present.to(counted.dtype))
+    return _first_best(total, present_tokens > 0)[sample]
 
 
 def token_optimal(count: Tensor, present: Tensor, _sample: Tensor, _samples: int) -> Tensor:
-    """One hint for each token: the largest O there."""
+    """Select one hint per token by the largest O."""
     return _first_best(count, present)
 
 
 def shortest(count: Tensor, present: Tensor, sample: Tensor, samples: int) -> Tensor:
-    """The first hint that a sample has, whatever the overlap."""
+    """Select each sample's first hint, regardless of overlap."""
     return sequence_optimal(torch.zeros_like(count), present, sample, samples)
 
 
@@ -50,7 +50,7 @@ def at_hint(values: Tensor, hint: Tensor) -> Tensor:
 
 
 def choose(x: LossInputs, mask: Tensor, selection: str) -> tuple[Tensor, Tensor]:
-    """h* for each token [N], and whether that hint has teacher values there [N]."""
+    """Return h* per token [N], and True where that hint has teacher values [N]."""
     present = teacher_present(x) & mask
     count = overlap(x.student_ids, x.teacher_ids).sum(-1)
     hint = HINTS[selection](count, present, x.sample, len(x.advantage))
@@ -58,7 +58,7 @@ def choose(x: LossInputs, mask: Tensor, selection: str) -> tuple[Tensor, Tensor]
 
 
 def teacher_present(x: LossInputs) -> Tensor:
-    """[H, N]: teacher values are there and finite; a broken teacher is a missing one."""
+    """[H, N]: True where teacher values exist and are finite; a broken teacher counts as missing."""
     finite = x.teacher.isfinite() & x.student_teacher.isfinite().all(-1) & x.teacher_top.isfinite().all(-1)
     return x.has_teacher & finite
 

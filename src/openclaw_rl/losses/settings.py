@@ -1,4 +1,4 @@
-"""The settings of the built-in losses."""
+"""Settings of the built-in losses."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ KNOWN: Mapping[str, tuple[str, ...]] = {
     "kl": ("full", "k3"),
     "aggregate": ("token", "sample", "constant"),
 }
-"""the names in the tables of the losses, for a process that only passes settings on and has no torch"""
+"""names in the loss tables, for a process without torch that only passes settings on"""
 
 SCORES_ALONE: Final = frozenset(("binary", "gspo", "cispo", "dr_grpo", "dapo", "reinforce++", "rloo"))
-"""methods that learn from scores and never from hints"""
+"""methods that learn from scores alone, never from hints"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdvantageRule:
-    """How a method measures the episodes of a task against each other.
+    """Comparison between the episodes of a task in a method's advantage.
 
-    ``baseline``: what is subtracted, the mean of the group, of the others in it, or of the whole batch. ``scaled``:
-    whether to divide by the standard deviation. ``overlong``: whether nearing the limit of a reply costs reward; a
-    reply that was cut off then trains.
+    ``baseline`` is subtracted: the mean of the group, of the others in it, or of the whole batch. ``scaled`` divides by
+    the standard deviation. ``overlong`` reduces the reward near a reply's length limit; a reply that was cut off then
+    trains.
     """
 
     baseline: Literal["mean", "others", "batch"] = "mean"
@@ -58,15 +58,15 @@ ADVANTAGES: Mapping[str, AdvantageRule] = MappingProxyType(
         "rloo": AdvantageRule(baseline="others", scaled=False),
     }
 )
-"""methods with a rule of their own; of the others it is `AdvantageRule` as it stands"""
+"""methods with their own rule; the others use the defaults of `AdvantageRule`"""
 
 FORWARD: Mapping[str, bool] = MappingProxyType({"reverse": False, "forward": True, "sft": True, "auto": False})
-"""by the name of a rehearsal loss: whether the teacher comes first in its KL"""
+"""by the name of a distillation loss: True if its KL is KL(teacher || current)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossSettings:
-    """The settings of the built-in losses, as `config` declares them."""
+    """Settings of the built-in losses, as `config` declares them."""
 
     method: str
     """binary, opd, distill, combine, topk, gspo, cispo, dr_grpo, dapo, reinforce++ or rloo"""
@@ -85,28 +85,28 @@ class LossSettings:
     kl: str
     """full (exact, over the vocabulary) or k3 (from the sampled token alone)"""
     kl_coef: float
-    """weight of the KL penalty to the base model; 0 switches it off"""
+    """weight of the KL penalty to the base model; 0 disables it"""
     max_mismatch: float
     """mask a token whose ratio of trainer to engine at equal weights is outside [1/this, this]; at least 1"""
     importance_cap: float
-    """the most that a token's ratio of trainer to engine at equal weights may weigh it up; at least 1"""
+    """upper bound on a token's importance weight, its ratio of trainer to engine at equal weights; at least 1"""
     aggregate: str
     """token (one count per part), sample (mean within a sample, then over samples) or constant (sum over a constant)"""
 
     def __post_init__(self) -> None:
-        for name, known in KNOWN.items():
-            look_up({each: each for each in known}, getattr(self, name), name)
+        for name, choices in KNOWN.items():
+            look_up({key: key for key in choices}, getattr(self, name), name)
 
 
 def look_up(table: Mapping[str, T], name: str, setting: str) -> T:
-    """The entry called ``name``; raises ConfigError that lists the known ones."""
+    """Return the entry called ``name``; raise ConfigError, listing the known names, if there is none."""
     if name not in table:
         raise ConfigError(f"no {setting} called {name!r}", remedy=f"known: {', '.join(table)}")
     return table[name]
 
 
 def needs(s: LossSettings) -> tuple[int | None, bool]:
-    """How many hints of a sample these settings look at (None: all), and whether they look at its score."""
+    """Return the number of hints per sample that these settings use (None: all), and True if they use its score."""
     from openclaw_rl.losses.methods import METHODS
 
     method = METHODS[s.method]
@@ -115,7 +115,7 @@ def needs(s: LossSettings) -> tuple[int | None, bool]:
 
 
 def weight_of(s: LossSettings, *, hinted: bool, advantage: float | None, urgency: float = 1.0) -> float:
-    """How much a sample has to say, 0 .. 1: its hint's weight by its urgency, or its score's, whichever is larger.
+    """Return a sample's weight, 0 .. 1: its hint's weight times its urgency, or its score's, whichever is larger.
 
     A weight is taken relative to the larger of ``w_opd`` and ``w_rl``, so that scaling both changes nothing.
     """

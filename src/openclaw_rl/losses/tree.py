@@ -1,8 +1,8 @@
-"""The token tree: sequences packed as a tree of shared prefixes, every distinct token once.
+"""Token tree: sequences packed as a tree of shared prefixes, every distinct token once.
 
-Turns of one thread share their beginning, and so do the hinted prompts of one turn. Sorted, sequences that share a
-prefix stand side by side; each then adds only what it does not share with the one before it. The order of the packed
-tokens is the order in which a walk first meets them, so one number for each token says who may see whom:
+Turns of one thread share their beginning, and so do the hinted prompts of one turn. Sorting makes sequences with a
+shared prefix adjacent; each then adds only the tokens that it does not share with its predecessor. Packed tokens are in
+depth-first order, so one number per token defines the attention mask:
 
     token i sees token j  iff  j <= i < end[j]
 
@@ -23,12 +23,12 @@ from torch import Tensor
 
 from openclaw_rl.errors import InvalidValue
 
-_WIDTH = array("I").itemsize  # any order that keeps equal prefixes together will do, so bytes may sort as they lie
+_WIDTH = array("I").itemsize  # any order that keeps equal prefixes adjacent works, so native byte order may sort
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenPath:
-    """One sequence: its ids, of which the last ``reply`` are to be predicted by the ones before them."""
+    """One sequence of ids; the last ``reply`` ids are predicted by those before them."""
 
     tokens: tuple[int, ...]
     reply: int
@@ -40,7 +40,7 @@ class TokenPath:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedTree:
-    """Packed sequences. `T` distinct tokens; the very last token of a path is left out, as nothing follows from it.
+    """Packed sequences of `T` distinct tokens, without the last token of each path, which predicts nothing.
 
     ``rows[m]`` [R] holds, for each reply token of path ``members[m]``, the packed index whose logits predict it.
     """
@@ -50,29 +50,29 @@ class PackedTree:
     depth: Tensor
     """[T] int64: the position of each token in its sequence"""
     end: Tensor
-    """[T] int64: one past the last packed token that descends from this one"""
+    """[T] int64: one past the last packed token that descends from this token"""
     members: tuple[int, ...]
     rows: tuple[Tensor, ...]
 
     @property
     def size(self) -> int:
-        """How many tokens are computed."""
+        """Return the number of tokens computed."""
         return len(self.tokens)
 
     def attention_mask(self) -> Tensor:
-        """The whole attention mask [T, T], True where token i may attend to token j. For small trees and tests."""
+        """Return the attention mask [T, T], True where token i may attend to token j. For small trees and tests."""
         at = torch.arange(self.size)
         return (at[None, :] <= at[:, None]) & (at[:, None] < self.end[None, :])
 
     def roots(self) -> list[int]:
-        """The packed indices at which the trees begin."""
+        """Return the packed index of each tree's first token."""
         return torch.nonzero(self.depth == 0)[:, 0].tolist()
 
 
 def pack(paths: Sequence[TokenPath], *, budget: int | None = None, share: bool = True) -> tuple[PackedTree, ...]:
-    """Packed trees that hold every path once, each of at most ``budget`` tokens (a longer path stands alone).
+    """Return trees that hold every path once, each of at most ``budget`` tokens (a longer path gets its own tree).
 
-    ``share`` False repeats shared prefixes: one tree for each path, for models that cannot see a tree.
+    ``share`` False repeats shared prefixes: one tree for each path, for models without tree attention.
     """
     keys = [_key(path) for path in paths]
     order = sorted(range(len(paths)), key=keys.__getitem__)
@@ -83,29 +83,29 @@ def pack(paths: Sequence[TokenPath], *, budget: int | None = None, share: bool =
 
 
 def distinct(paths: Sequence[TokenPath]) -> int:
-    """How many tokens one packed tree of all the paths computes."""
+    """Return the number of tokens that one packed tree of all the paths computes."""
     return sum(tree.size for tree in pack(paths))
 
 
 def divide(paths: Sequence[TokenPath], more: Sequence[int], parts: int) -> list[list[int]]:
-    """The paths in at most ``parts`` parts, so that the largest has as little to compute as can be.
+    """Divide the paths into at most ``parts`` parts, minimizing the largest part's cost.
 
-    Paths that share a beginning stay together but where a part ends: there, and only there, it is computed twice.
-    ``more[p]`` is what path p costs beside its own tokens.
+    Paths with a shared beginning stay together except at a boundary between parts, where the beginning is computed
+    twice. ``more[p]`` is the cost of path p beside its own tokens.
     """
     keys = [_key(path) for path in paths]
     order = sorted(range(len(paths)), key=keys.__getitem__)
     shared = [0, *(_common(keys[a], keys[b]) for a, b in pairwise(order))]
-    alone = [len(paths[which].tokens) - 1 + more[which] for which in order]
-    low, high = max(alone, default=0), sum(alone)
+    costs = [len(paths[which].tokens) - 1 + more[which] for which in order]
+    low, high = max(costs, default=0), sum(costs)
     while low < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if len(_runs(alone, shared, middle)) <= parts else (middle + 1, high)
-    return [[order[at] for at in run] for run in _runs(alone, shared, low)]
+        low, high = (low, middle) if len(_runs(costs, shared, middle)) <= parts else (middle + 1, high)
+    return [[order[at] for at in run] for run in _runs(costs, shared, low)]
 
 
 def _runs(alone: Sequence[int], shared: Sequence[int], limit: int) -> list[range]:
-    """Neighbours until they would cost more than ``limit``; each but the first of a run costs less what it shares."""
+    """Group neighbours up to a cost of ``limit``; all but a run's first are charged without their shared prefix."""
     starts, used = [0] if alone else [], 0
     for at, cost in enumerate(alone):
         used += cost - shared[at] if at > starts[-1] else cost
@@ -120,7 +120,7 @@ def _key(path: TokenPath) -> bytes:
 
 
 def _common(a: bytes, b: bytes) -> int:
-    """How many ids two sequences share from their beginning: whole runs are compared at once, then halved."""
+    """Return the number of ids in the common prefix, by binary search over slices."""
     low, high = 0, min(len(a), len(b)) // _WIDTH
     if a.startswith(b[: high * _WIDTH]):
         return high
@@ -136,7 +136,7 @@ def _common(a: bytes, b: bytes) -> int:
 def _split(
     paths: Sequence[TokenPath], order: list[int], shared: list[int], budget: int | None
 ) -> Iterator[tuple[list[int], list[int]]]:
-    """Cut the sorted paths into runs whose new tokens fit the budget; the first of a run shares nothing."""
+    """Cut the sorted paths into runs whose new tokens fit the budget; the first path of a run shares nothing."""
     part: list[int] = []
     lengths: list[int] = []
     used = 0
@@ -160,7 +160,7 @@ EndMark = tuple[int, int, int]
 
 
 def _lay(paths: Sequence[TokenPath], part: list[int], shared: list[int]) -> PackedTree:
-    """Pack sorted paths, each from where it leaves the one before it."""
+    """Pack sorted paths, each from the point where it leaves its predecessor."""
     tokens: list[int] = []
     depth: list[Tensor] = []
     runs: list[Run] = []
@@ -185,7 +185,7 @@ def _lay(paths: Sequence[TokenPath], part: list[int], shared: list[int]) -> Pack
 
 
 def _prune(runs: list[Run], common: int, now: int) -> list[EndMark]:
-    """Take from the branch all that lies at depth ``common`` and below: it ends before packed index ``now``."""
+    """Remove everything at depth ``common`` and below from the branch: it ends before packed index ``now``."""
     marks = []
     while runs and runs[-1][0] + runs[-1][2] > common:
         begin, start, length = runs.pop()
@@ -204,7 +204,7 @@ def _ends(marks: list[EndMark], size: int) -> Tensor:
 
 
 def _indices(runs: list[Run], first: int, last: int) -> Tensor:
-    """The packed indices of depths first .. last-1 along the branch."""
+    """Return the packed indices of depths first .. last-1 along the branch."""
     pieces = []
     for begin, start, length in runs:
         low, high = max(begin, first), min(begin + length, last)

@@ -1,4 +1,4 @@
-"""A loss tried on a batch that fits in the head: five tokens of two samples over seven words."""
+"""Run a loss on a tiny batch: five tokens of two samples over a vocabulary of seven."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from openclaw_rl.losses.vocabulary import from_vocabulary
 def small_batch(
     *, advantage: bool = True, teacher: bool = True, mask: Tensor | None = None, seed: int = 7
 ) -> tuple[Tensor, LossInputs]:
-    """The logits that the gradient goes to, and the inputs; with or without each signal."""
+    """Return the logits that receive the gradient, and the inputs; with or without each signal."""
     rng = torch.Generator().manual_seed(seed)
     yes, no = torch.ones(5, dtype=torch.bool), torch.zeros(5, dtype=torch.bool)
-    logits, old, theirs = (torch.randn(5, 7, generator=rng, dtype=torch.float64) for _ in range(3))
+    logits, old, teacher_logits = (torch.randn(5, 7, generator=rng, dtype=torch.float64) for _ in range(3))
     logits.requires_grad_()
     inputs = from_vocabulary(
         tokens=torch.tensor([0, 1, 2, 3, 4]),
         current=logits.log_softmax(-1),
         old=old.log_softmax(-1),
-        teacher=theirs.log_softmax(-1)[None],
+        teacher=teacher_logits.log_softmax(-1)[None],
         sample=torch.tensor([0, 0, 0, 1, 1]),
         advantage=torch.tensor([1.0, -0.5], dtype=torch.float64),
         score=torch.tensor([1.0, -1.0], dtype=torch.float64),
@@ -38,17 +38,17 @@ def small_batch(
 
 
 def try_out(name: str, loss: LossFunction) -> None:
-    """Call a loss once; raises PluginError that says what it did, before any model is loaded for it."""
+    """Call a loss once; raise PluginError that describes its failure, before any model is loaded for it."""
     _, inputs = small_batch()
     try:
-        given: Any = loss(inputs)
-        if not isinstance(given, tuple):
-            why = f"it gave {type(given).__name__}, not a scalar and its metrics"
+        result: Any = loss(inputs)
+        if not isinstance(result, tuple):
+            why = f"it returned {type(result).__name__}, not a scalar and its metrics"
             raise PluginError(why, remedy='return (scalar, {"name": number})')
-        scalar(given)
+        scalar(result)
     except PluginError as error:
         raise PluginError(f"loss {name!r}: {error.what}", remedy=error.remedy) from error
-    except Exception as error:  # it is anyone's code, and its author is told how it failed
+    except Exception as error:  # user code may raise anything; its author gets the error
         remedy = "try it with openclaw_rl.testing.check_loss"
         if isinstance(error, KeyError):
             remedy = f"set train.loss.config.{error.args[0]}, if that is a setting of this loss"

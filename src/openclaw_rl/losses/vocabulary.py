@@ -1,4 +1,4 @@
-"""Inputs from whole vocabularies: for a Python prompt, for tests, for small models."""
+"""Inputs from whole vocabularies, for interactive use, tests and small models."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def from_vocabulary(
     rehearsed: Tensor | None = None,
     rehearsal: str = "reverse",
 ) -> LossInputs:
-    """Inputs from log-softmax tensors: tokens [N], current, old, reference [N, V], teacher [H, N, V], advantage and
-    score [S].
+    """Return inputs from log-softmax tensors: tokens [N], current, old, reference [N, V], teacher [H, N, V], advantage
+    and score [S].
 
-    Left out: every token trains, every sample has its advantage and teachers, and nothing is said of equal weights.
-    ``rehearsed`` [N] tokens are compared with the first hint's teacher, as the ``rehearsal`` loss of that name does.
+    Defaults: every token trains, every sample has its advantage and teachers, and equal weights are not assumed.
+    ``rehearsed`` [N] tokens are compared with the first hint's teacher by the ``rehearsal`` loss of that name.
     """
     k, truth = min(k, current.shape[-1]), torch.ones_like(tokens, dtype=torch.bool)
     ids, their = old.topk(k, -1).indices, teacher.topk(k, -1).indices
