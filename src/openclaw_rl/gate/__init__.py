@@ -1,1 +1,1 @@
-"""The examination before a version is served, the monitor after."""
+"""Examination of a version before it is served, and monitoring afterwards."""

@@ -1,7 +1,7 @@
-"""The best results of the versions promoted so far: small losses of many versions are counted from there.
+"""Best results of the versions promoted so far: the reference for small losses over many versions.
 
 The evidence of each promotion carries them on, so that they outlive a restart and the versions themselves. A rollback
-goes back to those of the version that it restores.
+restores those of its target version.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from openclaw_rl.types import Version
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BestResults:
-    """``tasks``: held-out tasks by whether the version that solved most of them solved each; empty: none was measured.
+    """``tasks``: held-out tasks with the results of the version that solved most; empty if not measured.
 
-    ``leans``: by turn, how far the version that followed a correction best leans the way it points.
+    ``leans``: per correction's turn, the strongest alignment of any version with the correction.
     """
 
     tasks: Mapping[str, bool] = field(default_factory=lambda: MappingProxyType({}))
@@ -27,7 +27,7 @@ class BestResults:
 
     @classmethod
     def read(cls, ledger: LedgerReader, live: Version) -> Self:
-        """Those of the line that ends with ``live``, as its promotion recorded them."""
+        """Read the results recorded by the promotion of ``live`` or of an equal version."""
         same = {version.number for version in ledger.versions() if version.adapter == live.adapter}
         for number in sorted(same, reverse=True):
             for decision in reversed(ledger.gate_decisions(number)):
@@ -36,13 +36,13 @@ class BestResults:
         return cls()
 
     def most_tasks(self, *results: Mapping[str, bool]) -> Mapping[str, bool]:
-        """The results with the most solved tasks, the older of equals."""
-        return max((self.tasks, *results), key=lambda found: sum(found.values()))
+        """Return the results with the most solved tasks, the oldest on a tie."""
+        return max((self.tasks, *results), key=lambda tasks: sum(tasks.values()))
 
     def farthest_leans(self, *leans: Mapping[str, float]) -> dict[str, float]:
-        """Of each correction of ``leans`` the farthest lean; corrections that are examined no more are left out."""
-        turns = dict.fromkeys(turn for each in leans for turn in each)
-        return {turn: max(each[turn] for each in (self.leans, *leans) if turn in each) for turn in turns}
+        """Return the strongest alignment per correction in ``leans``; corrections no longer examined are left out."""
+        turns = dict.fromkeys(turn for result in leans for turn in result)
+        return {turn: max(result[turn] for result in (self.leans, *leans) if turn in result) for turn in turns}
 
     def json(self) -> dict[str, Any]:
         return {"tasks": dict(self.tasks), "leans": dict(self.leans)}

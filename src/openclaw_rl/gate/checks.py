@@ -1,10 +1,10 @@
-"""The gate's arithmetic: is a candidate fit to be served in place of the live version? Pure.
+"""The gate's arithmetic: decides if a candidate is fit to replace the live version. Pure.
 
     measured numbers -> `Check` each -> `decide` -> promote, refuse or hold
 
-Every comparison is paired: the same probe, once by the live version and once by the candidate. *Noise* is what such
-pairs differ by without any change of quality: a comparison counts as worse only if the whole one-sided ``1 - alpha``
-interval of the mean difference lies below what is tolerated (or, for yes-and-no measures, if the sign test says so).
+Every comparison is paired: the same probe, once by the live version and once by the candidate. *Noise* is the
+difference within such pairs at equal quality: a comparison counts as worse only if the whole one-sided ``1 - alpha``
+interval of the mean difference is below the tolerance (or, for yes-and-no measures, if the sign test is significant).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from openclaw_rl.types import Message, Note, Prompt, Turn, Verdict, texts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateLimits:
-    """What the gate tolerates; each is a setting of the same name under ``gate.limits``."""
+    """The gate's tolerances; each is a setting of the same name under ``gate.limits``."""
 
     alpha: float
     kl_budget: float
@@ -46,7 +46,7 @@ class GateLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One question and its answer. ``ok`` None: there was nothing to answer it from."""
+    """One check's result; ``ok`` is None if there was no data."""
 
     name: str
     ok: bool | None
@@ -56,9 +56,10 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeReply:
-    """One reply to a probe. ``kl`` and ``entropy`` are nats per token of so many ``tokens``, None where not measured.
+    """One reply to a probe; ``kl`` and ``entropy`` are nats per token over ``tokens``, None if not measured.
 
-    ``relevant`` says whether it names what was asked about, None where not known; ``flaw`` why it is degenerate.
+    ``relevant`` is True if the reply names the topic asked about, None if unknown; ``flaw`` is the reason why it is
+    degenerate.
     """
 
     probe: str
@@ -76,18 +77,18 @@ class ProbeReply:
 
 
 DISAGREEMENT = 0.2
-"""share of verdicts that may contradict users' own words by nature"""
+"""share of verdicts that may contradict users' explicit words without a fault in the judge"""
 LOST_SINCE_BEST = 2
-"""times what one version may lose of the corrections that all versions since the best may lose together"""
+"""tolerated loss in corrections since the best version, as a multiple of one version's tolerance"""
 NEEDED = ("ability", "kl", "flaws")
-"""checks without whose answer a candidate is held"""
+"""checks that must have a result, else the candidate is held"""
 
 
 # --- checks ---
 
 
 def check_verdicts(contradicted: int, both: int, *, limits: GateLimits) -> Check:
-    """Do the verdicts that trained it contradict what users plainly wrote? `DISAGREEMENT` is tolerated."""
+    """Check if the training verdicts contradict users' explicit words; `DISAGREEMENT` is tolerated."""
     if not both:
         return Check(name="verdicts", ok=None, detail="no plain words of a user to compare the verdicts with")
     p_value = tail(contradicted, both, DISAGREEMENT)
@@ -99,10 +100,10 @@ def check_verdicts(contradicted: int, both: int, *, limits: GateLimits) -> Check
 
 
 def check_ability(candidate: Sequence[float], base: Sequence[float], *, limits: GateLimits) -> Check:
-    """General ability: small questions whose right answer is the likeliest, counted against the base model."""
+    """Check general ability against the base model: small questions whose right answer must be the likeliest."""
     if not candidate:
         return Check(name="ability", ok=None, detail="not measured")
-    now, before = (sum(margin > 0 for margin in each) / len(each) for each in (candidate, base))
+    now, before = (sum(margin > 0 for margin in margins) / len(margins) for margins in (candidate, base))
     numbers = {"candidate": round(now, 3), "base": round(before, 3), "tasks": len(candidate)}
     detail = f"{now:.0%} of {len(candidate)} small questions right, the base model {before:.0%}"
     if not all(map(math.isfinite, candidate)):
@@ -111,45 +112,45 @@ def check_ability(candidate: Sequence[float], base: Sequence[float], *, limits: 
 
 
 def check_pairs(name: str, gains: Sequence[float], *, tolerated: float, what: str, limits: GateLimits) -> Check:
-    """Is the mean gain below what is tolerated, beyond noise?"""
+    """Check that the mean loss does not exceed ``tolerated`` beyond noise."""
     if not gains:
         return Check(name=name, ok=None, detail=f"no {what} to look at")
     if not all(map(math.isfinite, gains)):
         return Check(name=name, ok=False, detail="its log-probs are not finite")
-    found = interval(gains, alpha=limits.alpha)
-    numbers = {"mean": _round(found.mean), "high": _round(found.high), "pairs": found.count, "tolerated": -tolerated}
-    detail = f"{what}: {found.mean:+.3f} nats per token on {found.count}"
-    return Check(name=name, ok=found.high >= -tolerated, detail=detail, numbers=numbers)
+    gain = interval(gains, alpha=limits.alpha)
+    numbers = {"mean": _round(gain.mean), "high": _round(gain.high), "pairs": gain.count, "tolerated": -tolerated}
+    detail = f"{what}: {gain.mean:+.3f} nats per token on {gain.count}"
+    return Check(name=name, ok=gain.high >= -tolerated, detail=detail, numbers=numbers)
 
 
 def check_corrections(gains: Sequence[float], since_best: Sequence[float], *, limits: GateLimits) -> Check:
-    """Does it follow corrections less than the live version, or much less than the version that followed them best?"""
+    """Check that the candidate follows corrections about as well as the live version and as the best version so far."""
     tolerated = limits.correction_drop
-    found = check_pairs("corrections", gains, tolerated=tolerated, what="corrections", limits=limits)
-    if not found.ok:
-        return found
+    check = check_pairs("corrections", gains, tolerated=tolerated, what="corrections", limits=limits)
+    if not check.ok:
+        return check
     what = "corrections, since they were followed best"
     lost = check_pairs("corrections", since_best, tolerated=LOST_SINCE_BEST * tolerated, what=what, limits=limits)
-    return replace(found, numbers={**found.numbers, "since_best": lost.numbers["mean"]}) if lost.ok else lost
+    return replace(check, numbers={**check.numbers, "since_best": lost.numbers["mean"]}) if lost.ok else lost
 
 
 def check_kl(shown: Sequence[ProbeReply], *, limits: GateLimits, taught: float | None = None) -> Check:
-    """How far it has moved from the base model, at the tokens of its own replies; each token counts the same.
+    """Check the distance from the base model at the tokens of the candidate's replies; each token counts the same.
 
-    Not each reply: what makes a form stands in its first tokens, so one reply of three words would outweigh the rest.
-    ``taught`` is how far it is from its teacher, where a note was rehearsed: a note may ask for what the base model
-    never does.
+    The mean is per token since a format is decided in the first tokens: a three-word reply would otherwise outweigh the
+    others. ``taught`` is the distance to the teacher after a prompt distillation, whose note may ask for replies that
+    the base model never gives.
     """
-    mean = _per_token([(one.kl, one.tokens) for one in shown])
+    mean = _per_token([(reply.kl, reply.tokens) for reply in shown])
     if mean is None:
         return Check(name="kl", ok=None, detail="not measured")
     counted = mean if taught is None or not math.isfinite(mean) else min(mean, taught)
-    told = f"{mean:.2f} nats per token from the base model"
-    told += "" if taught is None else f", {taught:.2f} from it with the note"
+    distance = f"{mean:.2f} nats per token from the base model"
+    distance += "" if taught is None else f", {taught:.2f} from it with the note"
     return Check(
         name="kl",
         ok=math.isfinite(mean) and counted <= limits.kl_budget,
-        detail=f"{told}, {limits.kl_budget:g} allowed",
+        detail=f"{distance}, {limits.kl_budget:g} allowed",
         numbers={"kl": _round(mean), "budget": limits.kl_budget},
     )
 
@@ -157,11 +158,11 @@ def check_kl(shown: Sequence[ProbeReply], *, limits: GateLimits, taught: float |
 def check_entropy(
     candidate: Sequence[ProbeReply], live: Sequence[ProbeReply], base: Sequence[ProbeReply], *, limits: GateLimits
 ) -> Check:
-    """Has its choice of words collapsed or dissolved? Compared with the live version as a ratio, either way.
+    """Check that the entropy stays near the live version's, within a ratio either way.
 
-    And with the base model, at most the square of it: small steps one way are no more than two whole ones.
+    Against the base model the square of that ratio is allowed: a drift of small steps may add up to two full ones.
     """
-    now, before, first = (_per_token([(s.entropy, s.tokens) for s in each]) for each in (candidate, live, base))
+    now, before, first = (_per_token([(s.entropy, s.tokens) for s in replies]) for replies in (candidate, live, base))
     if now is None or before is None:
         return Check(name="entropy", ok=None, detail="not measured")
     ratio = (now + 0.05) / (before + 0.05)  # so that two greedy replies are alike
@@ -175,8 +176,8 @@ def check_entropy(
 
 
 def check_length(candidate: Sequence[ProbeReply], live: Sequence[ProbeReply], *, limits: GateLimits) -> Check:
-    """Mean words of the replies, against an absolute floor and against the live version's."""
-    now, before = (_mean([float(s.words) for s in each]) for each in (candidate, live))
+    """Check the mean words per reply against an absolute floor and against the live version's."""
+    now, before = (_mean([float(s.words) for s in replies]) for replies in (candidate, live))
     if now is None or before is None:
         return Check(name="length", ok=None, detail="not measured")
     floor = max(min(limits.min_words, before), limits.length_ratio * before)
@@ -189,14 +190,14 @@ def check_length(candidate: Sequence[ProbeReply], live: Sequence[ProbeReply], *,
 def check_flaws(
     candidate: Sequence[ProbeReply], live: Sequence[ProbeReply], base: Sequence[ProbeReply], *, limits: GateLimits
 ) -> Check:
-    """Degenerate replies: repetition, junk, another script, a tool call that cannot be read.
+    """Check for degenerate replies: repetition, junk, another script, an unreadable tool call.
 
-    Counted beyond those of the live version or of the base model, whichever has fewer: many steps of a little are much.
+    Only those beyond the live version's or the base model's rate count, whichever is lower, so that small steps add up.
     """
     if not candidate:
         return Check(name="flaws", ok=None, detail="not measured")
-    now, before, first = (sum(s.flaw is not None for s in each) for each in (candidate, live, base))
-    normal = min((count / len(each) for count, each in ((before, live), (first, base)) if each), default=0.0)
+    now, before, first = (sum(s.flaw is not None for s in replies) for replies in (candidate, live, base))
+    normal = min((count / len(replies) for count, replies in ((before, live), (first, base)) if replies), default=0.0)
     why = ", ".join(f"{n} x {flaw}" for flaw, n in Counter(s.flaw for s in candidate if s.flaw).most_common(3))
     detail = f"{now} of {len(candidate)} replies degenerate" + (f" ({why})" if why else "")
     numbers = {"candidate": now, "live": before, "base": first, "replies": len(candidate)}
@@ -204,7 +205,7 @@ def check_flaws(
 
 
 def check_relevance(candidate: Sequence[ProbeReply], live: Sequence[ProbeReply], *, limits: GateLimits) -> Check:
-    """Does it still name what was asked about? A sign test on the probes that both versions answered."""
+    """Check that replies still name the topic asked about: a sign test on the probes that both versions answered."""
     pairs = _relevance_pairs(live, candidate)
     if not pairs:
         return Check(name="relevance", ok=None, detail="not measured")
@@ -217,72 +218,72 @@ def check_relevance(candidate: Sequence[ProbeReply], live: Sequence[ProbeReply],
 
 
 def check_drift(candidate: Sequence[ProbeReply], base: Sequence[ProbeReply], *, limits: GateLimits) -> Check:
-    """Has relevance been lost since the base model, in steps too small to notice one by one?"""
+    """Check that relevance has not dropped since the base model in many small steps."""
     pairs = _relevance_pairs(base, candidate)
     if not pairs:
         return Check(name="drift", ok=None, detail="not measured")
-    before, now = (sum(each) for each in zip(*pairs, strict=True))
+    before, now = (sum(flags) for flags in zip(*pairs, strict=True))
     numbers = {"candidate": now, "base": before, "pairs": len(pairs)}
     detail = f"{now} of {len(pairs)} replies name what was asked about, {before} of the base model's"
     return Check(name="drift", ok=(before - now) / len(pairs) <= limits.relevance_drop, detail=detail, numbers=numbers)
 
 
 def check_lost(candidate: Sequence[ProbeReply], base: Sequence[ProbeReply] | None, *, limits: GateLimits) -> Check:
-    """Of many prompts, how many does a rehearsed version miss the point of that the base model does not?
+    """Check how many prompts a distilled version misses the point of, among those that the base model gets right.
 
-    ``base`` needs replies only to what the candidate missed; None: it was not asked, and counts as missing nothing.
-    What the candidate gained elsewhere makes up for nothing.
+    ``base`` needs replies only to the prompts that the candidate missed; None means that the base model was not
+    measured and counts as missing none. Gains on other prompts do not compensate.
     """
-    known = [one for one in candidate if one.relevant is not None]
-    if not known:
+    checked = [reply for reply in candidate if reply.relevant is not None]
+    if not checked:
         return Check(name="drift", ok=None, detail="not measured")
-    kept = {one.probe for one in base or () if one.relevant}
-    lost = sum(base is None or one.probe in kept for one in known if not one.relevant)
-    numbers = {"candidate": sum(bool(one.relevant) for one in known), "lost": lost, "pairs": len(known)}
+    base_hits = {reply.probe for reply in base or () if reply.relevant}
+    lost = sum(base is None or reply.probe in base_hits for reply in checked if not reply.relevant)
+    numbers = {"candidate": sum(bool(reply.relevant) for reply in checked), "lost": lost, "pairs": len(checked)}
     missed = "do not name what was asked about"
     if base is not None:
         missed = "no longer name what was asked about where the base model's do"
-    detail = f"{lost} of {len(known)} replies {missed}, at most {limits.rehearsal_drop:.0%} may"
-    return Check(name="drift", ok=lost / len(known) <= limits.rehearsal_drop + 1e-9, detail=detail, numbers=numbers)
+    detail = f"{lost} of {len(checked)} replies {missed}, at most {limits.rehearsal_drop:.0%} may"
+    return Check(name="drift", ok=lost / len(checked) <= limits.rehearsal_drop + 1e-9, detail=detail, numbers=numbers)
 
 
 def check_tasks(
     candidate: Mapping[str, bool], live: Mapping[str, bool], best: Mapping[str, bool], *, limits: GateLimits
 ) -> Check:
-    """Does it lose tasks of its environment, more than it wins, beyond noise?
+    """Check that the candidate does not lose significantly more of its environment's tasks than it wins.
 
-    Tasks that the live version solves, or the best version so far: many steps of a little are much.
+    It is compared with the live version and with the best version so far, so that small losses add up.
     """
-    found = _compare_tasks(candidate, live, "the live version", limits=limits)
-    if not found.ok:
-        return found
+    check = _compare_tasks(candidate, live, "the live version", limits=limits)
+    if not check.ok:
+        return check
     since = _compare_tasks(candidate, best, "the best version so far", limits=limits)
     before = {"best": since.numbers.get("live")}
     if since.ok is False:
-        return replace(since, numbers={**since.numbers, "live": found.numbers["live"], **before})
-    return replace(found, numbers={**found.numbers, **before})
+        return replace(since, numbers={**since.numbers, "live": check.numbers["live"], **before})
+    return replace(check, numbers={**check.numbers, **before})
 
 
 def _compare_tasks(candidate: Mapping[str, bool], other: Mapping[str, bool], name: str, *, limits: GateLimits) -> Check:
-    both = candidate.keys() & other.keys()
-    if not both:
+    shared = candidate.keys() & other.keys()
+    if not shared:
         return Check(name="tasks", ok=None, detail="no held-out tasks were played")
-    now, before = (sum(found[task] for task in both) for found in (candidate, other))
-    lost = sum(other[task] and not candidate[task] for task in both)
+    now, before = (sum(solved[task] for task in shared) for solved in (candidate, other))
+    lost = sum(other[task] and not candidate[task] for task in shared)
     p_value = sign_test(lost, lost + now - before)
-    numbers = {"candidate": now, "live": before, "tasks": len(both), "lost": lost, "p_value": round(p_value, 4)}
-    detail = f"{now} of {len(both)} held-out tasks solved, {before} by {name}"
+    numbers = {"candidate": now, "live": before, "tasks": len(shared), "lost": lost, "p_value": round(p_value, 4)}
+    detail = f"{now} of {len(shared)} held-out tasks solved, {before} by {name}"
     return Check(name="tasks", ok=p_value >= limits.alpha or lost == 0, detail=detail, numbers=numbers)
 
 
 def _relevance_pairs(first: Sequence[ProbeReply], second: Sequence[ProbeReply]) -> list[tuple[bool, bool]]:
-    """Of each probe that both answered: whether either reply names what was asked about."""
-    known = {s.probe: s.relevant for s in first if s.relevant is not None}
-    return [(known[s.probe], s.relevant) for s in second if s.relevant is not None and s.probe in known]
+    """Return, per probe that both answered, if the first and the second reply name the topic asked about."""
+    by_probe = {s.probe: s.relevant for s in first if s.relevant is not None}
+    return [(by_probe[s.probe], s.relevant) for s in second if s.relevant is not None and s.probe in by_probe]
 
 
 def decide(checks: Sequence[Check]) -> tuple[Decision, str]:
-    """The decision and its reason: one failed check refuses, a needed one without an answer holds."""
+    """Return the decision and its reason: a failed check refuses, a needed check without a result holds."""
     failed = [check for check in checks if check.ok is False]
     if failed:
         return "refuse", "; ".join(f"{check.name}: {check.detail}" for check in failed)
@@ -297,7 +298,7 @@ def decide(checks: Sequence[Check]) -> tuple[Decision, str]:
 
 
 def flaw(reply: str, *, prompt: str, broken_call: bool = False, calls: bool = False) -> str | None:
-    """Why a reply is degenerate; None for any other. A call to a tool needs no words."""
+    """Return the reason why a reply is degenerate, None if it is not. A tool call needs no words."""
     if broken_call:
         return "a tool call that cannot be read"
     if calls:
@@ -309,23 +310,23 @@ def flaw(reply: str, *, prompt: str, broken_call: bool = False, calls: bool = Fa
 
 
 def k3(policy: Sequence[float], base: Sequence[float]) -> float:
-    """KL per token from the policy to the base model, on tokens of the policy: mean of ``exp(d) - 1 - d``."""
+    """Return the KL per token from the policy to the base model on the policy's tokens: mean of ``exp(d) - 1 - d``."""
     gaps = [max(-20.0, min(20.0, b - p)) for p, b in zip(policy, base, strict=True)]
     return statistics.fmean(math.exp(d) - 1 - d for d in gaps)
 
 
 def hint_alignment(gaps: Sequence[float], logprobs: Sequence[float]) -> float:
-    """How far log-probs lean the way a hint points: their mean product with the hint's clipped gap, token by token."""
+    """Return the alignment of log-probs with a hint: their mean product with the hint's clipped gap per token."""
     clipped = [max(-1.0, min(1.0, gap)) for gap in gaps]
     return statistics.fmean(gap * value for gap, value in zip(clipped, logprobs, strict=True))
 
 
 def _per_token(replies: Sequence[tuple[float | None, int]]) -> float | None:
-    """The mean over all tokens of what was measured per token of each reply."""
-    known = [(value, tokens) for value, tokens in replies if value is not None]
-    if not known:
+    """Return the token-weighted mean of values measured per reply."""
+    measured = [(value, tokens) for value, tokens in replies if value is not None]
+    if not measured:
         return None
-    return statistics.fmean([value for value, _ in known], weights=[tokens for _, tokens in known])
+    return statistics.fmean([value for value, _ in measured], weights=[tokens for _, tokens in measured])
 
 
 def _within(ratio: float, factor: float) -> bool:
@@ -337,22 +338,22 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def _round(value: float) -> float | None:
-    """For JSON, which knows no infinity."""
+    """Round for JSON, which has no infinity."""
     return round(value, 4) if math.isfinite(value) else None
 
 
-# What a candidate is examined on. Probes are fixed before the step that made it.
+# Probes for an examination, fixed before the step that made the candidate.
 #
-# Held-out everyday prompts are the same for every version, so the live version's replies are those of its own
-# examination; replays and pinned turns are read from the ledger as it stood when the step was taken.
+# Held-out everyday prompts are the same for every version, so the live version's replies from its own examination are
+# reused; replays and pinned turns are read from the ledger as of the step.
 
 _WITHDRAWN = ("proposed", "declined", "replaced", "off", "removed")
 LONGEST = 2048
-"""prompt tokens beyond which a turn is too costly to replay"""
+"""largest prompt, in tokens: longer turns cost too much to replay"""
 
 
 class ProbeSource(Protocol):
-    """What probes are chosen from: the ledger."""
+    """Part of the ledger that probes are chosen from."""
 
     def turn(self, turn: str) -> Turn: ...
     def verdict(self, turn: str) -> Verdict | None: ...
@@ -363,9 +364,9 @@ class ProbeSource(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """A prompt that versions answer. ``task`` knows what a relevant reply names, ``turn`` is the one it replays.
+    """A prompt that versions answer; ``task`` lists the words of a relevant reply, ``turn`` is the turn it replays.
 
-    ``tokens`` is the room for the reply; None: as much as the examiner gives.
+    ``tokens`` limits the reply; None: the examiner's limit.
     """
 
     key: str
@@ -376,13 +377,13 @@ class Probe:
 
     @property
     def question(self) -> str:
-        """The user's last message."""
+        """Return the user's last message."""
         return (texts(self.prompt.messages, "user") or ("",))[-1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probes:
-    """``held_out`` and ``replayed`` are answered; ``corrections`` and ``pinned`` are turns that are read again."""
+    """Probes of an examination: ``held_out`` and ``replayed`` are sampled; ``corrections``, ``pinned`` are scored."""
 
     held_out: tuple[Probe, ...]
     replayed: tuple[Probe, ...]
@@ -391,11 +392,11 @@ class Probes:
 
 
 def choose(source: ProbeSource, *, before: float, count: int, replays: int) -> Probes:
-    """The probes of an examination, ``count`` of them held out: of turns, only those judged ``before`` the step."""
+    """Return an examination's probes, ``count`` of them held out; turns must be judged ``before`` the step."""
     names, notes = _steady(source.corrections(replays * 4, before=before)), source.notes()
     learned = {note.turn: put(note) for note in notes if note.state == "learned" and note.turn is not None}
-    asked = [*learned, *(name for name in names if name not in learned)]  # what left the prompt must stay learned
-    corrected = [(source.turn(name), learned.get(name) or _rule(source, name)) for name in asked]
+    turns = [*learned, *(name for name in names if name not in learned)]  # notes outside the prompt must stay learned
+    corrected = [(source.turn(name), learned.get(name) or _rule(source, name)) for name in turns]
     fit = [(turn, rule) for turn, rule in corrected if rule and _readable(turn) and not withdrawn(turn, rule, notes)][
         :replays
     ]
@@ -411,9 +412,9 @@ def choose(source: ProbeSource, *, before: float, count: int, replays: int) -> P
 
 
 def withdrawn(turn: Turn, rule: str, notes: Sequence[Note]) -> bool:
-    """Whether its user no longer wants what a correction asked for: a version need not lean that way any more."""
-    made = [note.state for note in notes if note.turn == turn.id]
-    if made and all(state in _WITHDRAWN for state in made):
+    """Return True if the user has withdrawn a correction, so that a version need not follow it any more."""
+    states = [note.state for note in notes if note.turn == turn.id]
+    if states and all(state in _WITHDRAWN for state in states):
         return True
     return any(
         note.user == turn.user and note.kind == "rule" and note.state not in _WITHDRAWN and opposes(rule, put(note))
@@ -422,22 +423,22 @@ def withdrawn(turn: Turn, rule: str, notes: Sequence[Note]) -> bool:
 
 
 def _steady(names: Sequence[str]) -> list[str]:
-    """One in four first, the same in every examination, so that most of what was read of them before still holds."""
+    """Put a fixed quarter first in every examination, so that most cached scores of these turns stay valid."""
     return sorted(names, key=lambda name: ord(name[-1]) % 4 != 0)
 
 
 def everyday_probes(
     count: int, *, besides: Sequence[Probe] = (), about: About = "facts", tokens: int | None = None
 ) -> tuple[Probe, ...]:
-    """So many held-out prompts, always the same, none of them among ``besides``; all there are where these are few."""
-    known = {probe.key for probe in besides}
-    left = [task for task in held_out(about) if task.prompt not in known]
-    chosen = random.Random(0).sample(left, min(count, len(left)))
+    """Return up to ``count`` held-out prompts, always the same, without those in ``besides``."""
+    excluded = {probe.key for probe in besides}
+    tasks = [task for task in held_out(about) if task.prompt not in excluded]
+    chosen = random.Random(0).sample(tasks, min(count, len(tasks)))
     return tuple(Probe(key=task.prompt, prompt=plain(task.prompt), task=task, tokens=tokens) for task in chosen)
 
 
 def plain(text: str) -> Prompt:
-    """A conversation that begins with this message."""
+    """Return a conversation that starts with this message."""
     return Prompt(messages=(Message(role="user", content=text),))
 
 

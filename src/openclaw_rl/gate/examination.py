@@ -1,8 +1,8 @@
-"""The gate: a candidate is examined beside the live version, with a policy that holds both.
+"""The gate: examines a candidate beside the live version, with a policy that holds both.
 
-Cheap checks come first and one failure ends the examination: the verdicts that trained the candidate, its weights,
-what it makes of turns that are read again; only then is anything generated, and only when it has moved away from the
-base model is its general ability measured anew.
+Cheap checks run first and one failure ends the examination: the training verdicts, the candidate's weights, and its
+scores on recorded turns. Replies are generated only after these, and general ability is measured again only if the
+candidate has moved away from the base model.
 """
 
 from __future__ import annotations
@@ -43,49 +43,51 @@ from openclaw_rl.ports import Case, GateDecision, PlaysTasks, Policy, SupportsCa
 from openclaw_rl.store import LedgerReader
 from openclaw_rl.types import Rehearsal, Sampling, Version
 
-# Few replies that seem bad are no proof: other prompts and longer replies, beside the base model's, decide.
+# A few bad replies are no proof: other prompts and longer replies, compared with the base model's, decide.
 
 MORE_PROBES = 12
-"""further prompts for a version whose replies seem degenerate, or to have lost relevance since the base model"""
+"""additional prompts for a version whose replies seem degenerate or less relevant than the base model's"""
 LONGER = 3
-"""times the usual tokens for a reply to them"""
+"""reply limit on these prompts, as a multiple of the usual one"""
 VALID_FOR = 4
-"""versions for which a second look that found nothing holds, unless it seems to have become worse"""
+"""versions for which a passed second look stays valid, unless the failure gets worse"""
 
 Compare = Callable[[Sequence[ProbeReply], Sequence[ProbeReply]], Check]
-"""a check of the candidate's replies beside the base model's"""
+"""compares the candidate's replies with the base model's"""
 
 
 class SecondLook:
-    """Repeats a failed check on other prompts. What it finds holds for some versions, unless one seems worse."""
+    """Repeats a failed check on other prompts; a pass stays valid for some versions, unless one seems worse."""
 
     def __init__(self, *, tokens: int) -> None:
         self._tokens = LONGER * tokens
-        self._passed: dict[str, tuple[int, int]] = {}  # by check: the version last found sound, how bad it had seemed
+        self._passed: dict[
+            str, tuple[int, int]
+        ] = {}  # by check: the version that last passed, its number of bad replies
 
     async def decide(
         self, seen: Check, bad: int, compare: Compare, examiner: Examiner, candidate: Version, asked: Sequence[Probe]
     ) -> Check:
-        """What replaces a check that failed on ``asked``, with ``bad`` replies; its first numbers are kept."""
+        """Return the check that replaces one failed on ``asked``, with ``bad`` replies; include its first numbers."""
         number, before = self._passed.get(seen.name, (-VALID_FOR, 0))
         if bad <= before and candidate.number < number + VALID_FOR:
             return Check(name=seen.name, ok=True, detail=f"{seen.detail}; version {number} was found sound on others")
-        others = everyday_probes(MORE_PROBES, besides=asked, tokens=self._tokens)
-        both = (candidate, base_of(candidate))
-        found = compare(*[await examiner.replies(version, others, compared=False) for version in both])
-        if found.ok is None:
+        probes = everyday_probes(MORE_PROBES, besides=asked, tokens=self._tokens)
+        versions = (candidate, base_of(candidate))
+        check = compare(*[await examiner.replies(version, probes, compared=False) for version in versions])
+        if check.ok is None:
             return seen  # there are no other prompts
-        if found.ok:
+        if check.ok:
             self._passed[seen.name] = candidate.number, bad
-        return replace(found, numbers={**found.numbers, "at_first": dict(seen.numbers)})
+        return replace(check, numbers={**check.numbers, "at_first": dict(seen.numbers)})
 
 
 def base_of(version: Version) -> Version:
-    """The base model as a version."""
+    """Return the base model as a version."""
     return Version(number=0, parent=None, base=version.base)
 
 
-# The policy that examines, and the candidates it holds beside the live version.
+# The examining policy, and the candidates it holds beside the live version.
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +95,7 @@ GetPolicy = Callable[[], Awaitable[Policy]]
 
 
 class LazyPolicy:
-    """A policy of this process alone, built and started when it is first needed."""
+    """Policy of this process alone, built and started on first use."""
 
     def __init__(self, build: Callable[[], Policy]) -> None:
         self._build = build
@@ -101,30 +103,30 @@ class LazyPolicy:
         self._lock = asyncio.Lock()
 
     async def __call__(self) -> Policy:
-        """The policy, ready; raises BackendError when it cannot be had."""
+        """Return the started policy; raise BackendError if it cannot start."""
         async with self._lock:
             if self._policy is None:
-                made = self._build()
-                await made.start()
-                self._policy = made
+                policy = self._build()
+                await policy.start()
+                self._policy = policy
             return self._policy
 
     async def stop(self) -> None:
-        """End it, if it was started. Safe to call twice."""
+        """Stop the policy if it was started. Safe to call twice."""
         policy, self._policy = self._policy, None
         if policy is not None:
             await policy.stop()
 
 
 class Candidates:
-    """The versions that the policy was given for examination."""
+    """Versions that the policy holds for examination."""
 
     def __init__(self, policy: GetPolicy) -> None:
         self._policy = policy
         self._admitted: set[int] = set()
 
     async def admit(self, policy: Policy, candidate: Version, live: Version) -> Check:
-        """Load the candidate beside the live version; whether its weights can be read."""
+        """Load the candidate beside the live version and check that its weights can be read."""
         if not isinstance(policy, SupportsCandidates):
             raise BackendError(
                 f"policy {policy.name!r} cannot hold a candidate beside the live version",
@@ -141,7 +143,7 @@ class Candidates:
         return Check(name="weights", ok=True, detail="readable and finite")
 
     async def dismiss(self, numbers: set[int]) -> None:
-        """Unload versions. One that was promoted stays until the next examination: serving takes it up meanwhile."""
+        """Unload versions. A promoted one stays until the next examination, since serving loads it meanwhile."""
         leaving = numbers & self._admitted
         self._admitted -= leaving
         try:
@@ -149,36 +151,36 @@ class Candidates:
             for number in leaving:
                 if isinstance(policy, SupportsCandidates):
                     await policy.dismiss(number)
-        except BackendError as error:  # a policy that is down holds nothing
+        except BackendError as error:  # a policy that is down holds no versions
             log.debug("versions %s could not be dismissed: %s", leaving, error)
 
 
-# Do the verdicts that trained a candidate contradict what users plainly wrote?
+# Check of the training verdicts against users' explicit words.
 
 EARLIER_STEPS = 4
-"""steps before one whose judge is in doubt that count as well"""
+"""additional earlier steps examined if the judge is in doubt"""
 
 
 class VerdictCheck:
-    """Compares a step's verdicts with the score that users' own words give (None where they give none)."""
+    """Compares a step's verdicts with the score from users' explicit words (None without any)."""
 
     def __init__(self, ledger: LedgerReader, user_score: Callable[[Case], float | None], *, limits: GateLimits) -> None:
         self._ledger, self._user_score, self._limits = ledger, user_score, limits
 
     def check(self, candidate: Version) -> Check:
-        """A judge whom users contradict, or never confirm in this step, is in doubt: the steps before count as well."""
+        """Check the step's verdicts; for a judge that users contradict, or never confirm, add the steps before."""
         if candidate.step is None:
             return check_verdicts(0, 0, limits=self._limits)
-        found = list(self._agreements(candidate.step))
-        confirmed = {judge for judge, agrees in found if agrees}
-        doubted = {judge for judge, agrees in found if agrees is False or judge not in confirmed}
+        agreements = list(self._agreements(candidate.step))
+        confirmed = {judge for judge, agrees in agreements if agrees}
+        doubted = {judge for judge, agrees in agreements if agrees is False or judge not in confirmed}
         for number in range(max(candidate.step - EARLIER_STEPS, 1), candidate.step) if doubted else ():
-            found += [one for one in self._agreements(number) if one[0] in doubted]
-        both = [agrees for _, agrees in found if agrees is not None]
-        return check_verdicts(both.count(False), len(both), limits=self._limits)
+            agreements += [pair for pair in self._agreements(number) if pair[0] in doubted]
+        votes = [agrees for _, agrees in agreements if agrees is not None]
+        return check_verdicts(votes.count(False), len(votes), limits=self._limits)
 
     def _agreements(self, step: int) -> Iterator[tuple[str, bool | None]]:
-        """Of each verdict of a step: the judge, and whether the user's own words agree; None where they say nothing."""
+        """Yield per verdict its judge and True if the user's words agree, None if they give no score."""
         for name in self._ledger.step(step).turns:
             verdict, outcome = self._ledger.verdict(name), self._ledger.outcome(name)
             if verdict is None or outcome is None or verdict.source != "judge" or not verdict.score:
@@ -188,12 +190,12 @@ class VerdictCheck:
 
 
 NEAR = 0.1
-"""nats per token from the base model by which a version may move before its general ability is measured again"""
+"""distance from the base model, in nats per token, below which general ability is not measured again"""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Findings:
-    """The results of an examination so far; ``best`` are those of the versions promoted before."""
+    """Results of an examination so far; ``best`` are those of the versions promoted before."""
 
     checks: list[Check] = field(default_factory=list)
     examples: list[dict[str, Any]] = field(default_factory=list)
@@ -228,7 +230,7 @@ class VersionGate:
         tokens: int,
         tasks: PlaysTasks | None,
     ) -> None:
-        """``tasks`` plays held-out tasks of the environment that trains; None: there is none."""
+        """``tasks`` plays held-out tasks of the training environment; None without an environment."""
         self._ledger = ledger
         self._policy = policy
         self._limits = limits
@@ -240,15 +242,15 @@ class VersionGate:
         self._candidates = Candidates(policy)
         self._second_look = SecondLook(tokens=tokens)
         self._examiner: Examiner | None = None
-        self._able_at = 0.0  # how far from the base model general ability was last measured and found good
+        self._able_at = 0.0  # distance from the base model at the last passed ability check
 
     async def decide(self, candidate: Version, live: Version) -> GateDecision:
-        """Never raises for what a backend does: what cannot be measured now is held and tried again."""
+        """Decide on the candidate; hold it if a backend fails, so that it is examined again."""
         began = time.monotonic()
-        found = _Findings()
+        findings = _Findings()
         try:
-            await self._examine(candidate, live, found)
-            decision, reason = decide(found.checks)
+            await self._examine(candidate, live, findings)
+            decision, reason = decide(findings.checks)
         except BackendError as error:
             decision, reason = "hold", f"the candidate cannot be examined now: {error}"
         if decision != "promote":
@@ -258,12 +260,12 @@ class VersionGate:
             against=live.number,
             decision=decision,
             reason=reason,
-            evidence=found.evidence(),
+            evidence=findings.evidence(),
             seconds=round(time.monotonic() - began, 3),
         )
 
     async def _examine(self, candidate: Version, live: Version, found: _Findings) -> None:
-        """Check what is cheap first; stop at the first failure."""
+        """Run the checks, cheapest first; stop at the first failure."""
         checks = found.checks
         checks.append(await asyncio.to_thread(self._verdicts.check, candidate))
         if found.failed:
@@ -321,9 +323,12 @@ class VersionGate:
     ) -> list[Check]:
         limits = self._limits
         base, old = [await examiner.replies(version, probes.held_out) for version in (base_of(candidate), live)]
-        both = await examiner.replies(candidate, (*probes.held_out, *probes.replayed))  # one batch serves them all
+        replies = await examiner.replies(candidate, (*probes.held_out, *probes.replayed))  # in one batch
         again = {probe.key for probe in probes.replayed}
-        new, replayed = [one for one in both if one.probe not in again], [one for one in both if one.probe in again]
+        new, replayed = (
+            [reply for reply in replies if reply.probe not in again],
+            [reply for reply in replies if reply.probe in again],
+        )
         examples += self._examples(old, new, replayed)
         flaws = check_flaws([*new, *replayed], old, base, limits=limits)
         checks = [
@@ -334,17 +339,19 @@ class VersionGate:
             check_relevance(new, old, limits=limits),
         ]
         tooled = {probe.key for probe in probes.replayed if probe.prompt.tools}
-        broken = any(one.flaw and one.probe in tooled for one in replayed)  # everyday prompts say nothing of these
+        broken = any(
+            reply.flaw and reply.probe in tooled for reply in replayed
+        )  # everyday prompts do not test tool calls
         if not broken and [check for check in checks if check.ok is False] == [flaws]:
             checks[checks.index(flaws)] = await self._flaws_elsewhere(flaws, examiner, candidate, probes.held_out)
         return checks
 
     async def _rehearsal(self, candidate: Version) -> Rehearsal | None:
-        """What made the candidate, if a rehearsal did."""
+        """Return the prompt distillation that made the candidate, None for a step on turns."""
         return None if candidate.step is None else await asyncio.to_thread(self._ledger.rehearsal_of, candidate.step)
 
     async def _from_teacher(self, candidate: Version) -> float | None:
-        """How far a rehearsed candidate is from the model that has the note in its prompt, in nats per token."""
+        """Return a distilled candidate's distance from the model with the note in its prompt, in nats per token."""
         rehearsal = await self._rehearsal(candidate)
         return None if rehearsal is None else rehearsal.evidence.get("last", {}).get("kl")
 
@@ -358,58 +365,58 @@ class VersionGate:
         return await self._second_look.decide(seen, bad, compare, examiner, candidate, asked)
 
     async def _drift(self, examiner: Examiner, candidate: Version, asked: Sequence[Probe]) -> Check:
-        """Compare it with the base model: a rehearsed version on many prompts, since a note asks for anything."""
+        """Check relevance against the base model; on many prompts for a distilled version, whose note is arbitrary."""
         if await self._rehearsal(candidate) is not None:
             return await self._lost(examiner, candidate, asked)
 
         def compare(now: Sequence[ProbeReply], base: Sequence[ProbeReply]) -> Check:
             return check_drift(now, base, limits=self._limits)
 
-        seen = compare(*[await examiner.replies(version, asked) for version in (candidate, base_of(candidate))])
-        if seen.ok is not False:
-            return seen
-        lost = seen.numbers["base"] - seen.numbers["candidate"]
-        return await self._second_look.decide(seen, lost, compare, examiner, candidate, asked)
+        check = compare(*[await examiner.replies(version, asked) for version in (candidate, base_of(candidate))])
+        if check.ok is not False:
+            return check
+        lost = check.numbers["base"] - check.numbers["candidate"]
+        return await self._second_look.decide(check, lost, compare, examiner, candidate, asked)
 
     async def _lost(self, examiner: Examiner, candidate: Version, asked: Sequence[Probe]) -> Check:
-        """What it misses the point of; where that is too much, the base model is asked about that alone."""
+        """Check relevance on many prompts; if too many are missed, compare with the base model on these."""
         many = everyday_probes(self._many, besides=asked, about="everyday", tokens=LONGER * self._tokens)
         now = await examiner.replies(candidate, many, compared=False)
-        seen = check_lost(now, None, limits=self._limits)
-        if seen.ok is not False:
-            return seen
-        missed = {one.probe for one in now if not one.relevant}
+        check = check_lost(now, None, limits=self._limits)
+        if check.ok is not False:
+            return check
+        missed = {reply.probe for reply in now if not reply.relevant}
         again = [probe for probe in many if probe.key in missed]
         base = await examiner.replies(base_of(candidate), again, compared=False)
         return check_lost(now, base, limits=self._limits)
 
     async def _ability(self, examiner: Examiner, candidate: Version, checks: Sequence[Check]) -> Check:
-        """Measure anew only once it has moved: so near to weights that were able, it cannot have lost much."""
+        """Measure again only after a move: this close to weights that passed, little can have been lost."""
         away = next((check.numbers.get("kl") for check in checks if check.name == "kl"), None)
         if away is not None and away <= self._able_at + NEAR:
             moved = f"{away:.2f} nats per token from the base model, last measured at {self._able_at:.2f}"
             return Check(name="ability", ok=True, detail=f"not measured again: {moved}")
         margins = await examiner.margins(candidate)
-        found = check_ability(margins, await examiner.margins(base_of(candidate)), limits=self._limits)
-        if found.ok and away is not None:
+        ability = check_ability(margins, await examiner.margins(base_of(candidate)), limits=self._limits)
+        if ability.ok and away is not None:
             self._able_at = away
-        return found
+        return ability
 
     def _examples(
         self, old: Sequence[ProbeReply], new: Sequence[ProbeReply], replayed: Sequence[ProbeReply]
     ) -> list[dict[str, Any]]:
-        before = {one.probe: one.reply for one in old}
-        before |= {one.probe: self._ledger.turn(one.probe).completion.reply.content for one in replayed}
-        turns = {one.probe for one in replayed}
+        before = {reply.probe: reply.reply for reply in old}
+        before |= {reply.probe: self._ledger.turn(reply.probe).completion.reply.content for reply in replayed}
+        turns = {reply.probe for reply in replayed}
         return [
             {
-                "prompt": one.prompt,
-                "turn": one.probe if one.probe in turns else None,
-                "live": before.get(one.probe),
-                "candidate": one.reply,
-                "flaw": one.flaw,
+                "prompt": reply.prompt,
+                "turn": reply.probe if reply.probe in turns else None,
+                "live": before.get(reply.probe),
+                "candidate": reply.reply,
+                "flaw": reply.flaw,
             }
-            for one in (*new, *replayed)
+            for reply in (*new, *replayed)
         ]
 
 

@@ -1,4 +1,4 @@
-"""Measures versions with a policy that holds them: replies to probes, log-probs of turns, general ability."""
+"""Measure versions with a policy that holds them: replies to probes, log-probs of turns, general ability."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ from openclaw_rl.ports import Policy, whole_reply
 from openclaw_rl.tasks.everyday import is_relevant
 from openclaw_rl.types import Completion, Logprobs, Prompt, Sampling, Tokens, Turn, Version
 
-# General ability by reading alone: small questions, the beginning of an answer, and two ways for it to end.
+# General ability by scoring alone: small questions, each with the start of an answer and two endings.
 #
-# Nothing is generated. A question is right when the right end is likelier, per token, than the wrong one; so a version
-# that has learned to be brief, or to write lists, is not marked down for its style, and one that has unlearned facts
-# is.
+# Nothing is generated. A question is right if the right ending is likelier, per token, than the wrong one; so a version
+# that has learned brevity or lists is not marked down for its style, and one that has unlearned facts is.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quiz:
-    """A question, and an answer to it that ends rightly or wrongly."""
+    """A question with a right and a wrong answer."""
 
     question: str
     right: str
@@ -34,12 +33,12 @@ class Quiz:
 
     @property
     def answers(self) -> tuple[str, str]:
-        """Both answers, the right one first."""
+        """Return both answers, the right one first."""
         return self.right, self.wrong
 
 
 def margin(scores: Mapping[str, float], quiz: Quiz) -> float:
-    """How much likelier the right answer is than the wrong one, in nats per token; negative when it is not."""
+    """Return the margin of the right answer over the wrong one, in nats per token; negative if it is less likely."""
     return scores[quiz.right] - scores[quiz.wrong]
 
 
@@ -68,7 +67,7 @@ What is the chemical formula of water? | The chemical formula of water is H | 2O
 
 
 def quizzes() -> Iterator[Quiz]:
-    """The shipped questions, in a fixed order."""
+    """Yield the shipped questions, in a fixed order."""
     for line in _TABLE.strip().splitlines():
         question, begin, right, wrong = (part.strip() for part in line.split("|"))
         gap = "" if begin.endswith(" H") else " "
@@ -76,27 +75,27 @@ def quizzes() -> Iterator[Quiz]:
 
 
 def shared(first: Sequence[int], second: Sequence[int]) -> int:
-    """How many tokens two answers begin with alike; at least one is left of each."""
+    """Return the length of the answers' common prefix, leaving at least one token of each."""
     alike = 0
-    for one, two in zip(first[:-1], second[:-1], strict=False):
-        if one != two:
+    for a, b in zip(first[:-1], second[:-1], strict=False):
+        if a != b:
             break
         alike += 1
     return alike
 
 
 CONCURRENCY = 64
-"""requests of an examination at once: one pass of the weights serves them all, and users go first"""
+"""requests of an examination at once: one forward pass serves them all, and users' requests have priority"""
 READ = 24
-"""reply tokens of a replay that are read"""
+"""reply tokens scored per replay"""
 
 T = TypeVar("T")
 ReadCalls = Callable[[str, bool], tuple[bool, bool]]
-"""of a raw reply, and whether it was cut off: does it call a tool, is the call broken?"""
+"""takes a raw reply and True if it was cut off: does it call a tool, is the call broken?"""
 
 
 class Examiner:
-    """Measures versions with a policy that holds them. What was measured of weights once is remembered."""
+    """Measures versions with a policy that holds them; results are cached by weights."""
 
     def __init__(
         self, policy: Policy, *, sampling: Sampling, tokens: int, calls: ReadCalls, quiz: Sequence[Quiz] = ()
@@ -113,21 +112,21 @@ class Examiner:
         self._ends: list[tuple[Tokens, Tokens, Tokens]] = []
 
     def forget(self, keep: Sequence[Version]) -> None:
-        """Drop what was measured of weights other than these and the base model's."""
-        known = {_weights(version) for version in keep} | {"base"}
-        self._margins = {weights: found for weights, found in self._margins.items() if weights in known}
-        self._replies = {at: found for at, found in self._replies.items() if at[0] in known}
-        self._read = {at: found for at, found in self._read.items() if at[0] in known}
+        """Drop results for all weights but these and the base model's."""
+        kept_weights = {_weights(version) for version in keep} | {"base"}
+        self._margins = {weights: result for weights, result in self._margins.items() if weights in kept_weights}
+        self._replies = {at: result for at, result in self._replies.items() if at[0] in kept_weights}
+        self._read = {at: result for at, result in self._read.items() if at[0] in kept_weights}
 
     async def margins(self, version: Version) -> list[float]:
-        """General ability: of each small question, how much likelier the right answer is than the wrong one."""
+        """Return the margin of each small question's right answer: general ability."""
         if _weights(version) not in self._margins:
-            found = await self._together([self._margin(version, *ends) for ends in await self._tokenized()])
-            self._margins[_weights(version)] = found
+            margins = await self._together([self._margin(version, *ends) for ends in await self._tokenized()])
+            self._margins[_weights(version)] = margins
         return self._margins[_weights(version)]
 
     async def _tokenized(self) -> list[tuple[Tokens, Tokens, Tokens]]:
-        """Of each question: the tokens up to where the answers part, the right end, the wrong one."""
+        """Return each question's tokens: up to the point where the answers diverge, the right end, the wrong end."""
         if not self._ends:
             for quiz in self._quiz:
                 ids = await self._policy.encode(plain(quiz.question))
@@ -141,35 +140,35 @@ class Examiner:
         return statistics.fmean(scores[0].logprobs) - statistics.fmean(scores[1].logprobs)
 
     async def replies(self, version: Version, probes: Sequence[Probe], *, compared: bool = True) -> list[ProbeReply]:
-        """The version's replies to probes, each with its own fixed seed; those that do not fit are left out.
+        """Return the version's replies to probes, each with its own fixed seed; prompts that do not fit are left out.
 
-        Not ``compared``: their KL to the base model is not measured.
+        Without ``compared`` the KL to the base model is not measured.
         """
         missing = [probe for probe in probes if (_weights(version), probe.key) not in self._replies]
         sampled = await self._together([self._reply(version, probe, compared=compared) for probe in missing])
-        for probe, found in zip(missing, sampled, strict=True):
-            if found is not None:
-                self._replies[_weights(version), probe.key] = found
-        return [one for probe in probes if (one := self._replies.get((_weights(version), probe.key))) is not None]
+        for probe, reply in zip(missing, sampled, strict=True):
+            if reply is not None:
+                self._replies[_weights(version), probe.key] = reply
+        return [cached for probe in probes if (cached := self._replies.get((_weights(version), probe.key))) is not None]
 
     async def _reply(self, version: Version, probe: Probe, *, compared: bool) -> ProbeReply | None:
         try:
             sampling = replace(self._sampling, max_tokens=probe.tokens) if probe.tokens else self._sampling
-            done = await answer(self._policy, probe.prompt, sampling, version=version.number)
+            completion = await answer(self._policy, probe.prompt, sampling, version=version.number)
         except ContextOverflow:
             return None
-        text = done.reply.content
-        calls, broken = self._calls(text, done.finish == "length") if probe.prompt.tools else (False, False)
-        base = await self._base_logprobs(version, done) if compared else ()
+        text = completion.reply.content
+        calls, broken = self._calls(text, completion.finish == "length") if probe.prompt.tools else (False, False)
+        base = await self._base_logprobs(version, completion) if compared else ()
         return ProbeReply(
             probe=probe.key,
             prompt=probe.question,
             reply=text,
-            tokens=len(done.logprobs),
+            tokens=len(completion.logprobs),
             relevant=is_relevant(probe.task, text) if probe.task else None,
             flaw=flaw(text, prompt=probe.question, broken_call=broken, calls=calls),
-            kl=k3(done.logprobs, base) if base else None,
-            entropy=-statistics.fmean(done.logprobs) if done.logprobs else None,
+            kl=k3(completion.logprobs, base) if base else None,
+            entropy=-statistics.fmean(completion.logprobs) if completion.logprobs else None,
         )
 
     async def _base_logprobs(self, version: Version, done: Completion) -> Logprobs:
@@ -180,27 +179,28 @@ class Examiner:
         return scores.logprobs
 
     async def pinned_gains(self, candidate: Version, live: Version, turns: Sequence[Turn]) -> list[float]:
-        """Of each pinned reply: how much likelier the candidate finds it than others did, per token.
+        """Return the candidate's log-prob gain per token on each pinned reply.
 
-        Of the live version and the one that gave it, whichever found it likelier: many steps of a little are much.
+        The reference is the live version or the version that replied, whichever is likelier, so that small losses add
+        up.
         """
         pairs = await self._together([self._both(candidate, live, turn) for turn in turns])
         first = await self._together([self._as_given(turn) for turn in turns])
         return [
-            statistics.fmean(new) - max(statistics.fmean(old), statistics.fmean(given))
-            for (new, old), given in zip(pairs, first, strict=True)
+            statistics.fmean(new) - max(statistics.fmean(old), statistics.fmean(recorded))
+            for (new, old), recorded in zip(pairs, first, strict=True)
         ]
 
     async def _as_given(self, turn: Turn) -> Logprobs:
-        """A reply's log-probs when it was given; the base model's where they were taken in another way."""
+        """Return a reply's recorded log-probs; the base model's if they were sampled under other conditions."""
         if _comparable(turn):
             return turn.completion.logprobs[:READ]
         return await self._logprobs(Version(number=0, parent=None, base=self._policy.base), turn)
 
     async def leans(self, version: Version, corrections: Sequence[tuple[Turn, str]]) -> dict[str, float]:
-        """By turn, how far the version leans the way a correction points; those that do not fit are left out.
+        """Return, by turn, the version's alignment with each correction; prompts that do not fit are left out.
 
-        The way a correction points is what the base model makes of the very reply with the hint in its prompt.
+        A correction's direction is the base model's change in log-prob on the reply when the hint is in its prompt.
         """
         hinted = await self._together([self._hint_gap(turn, rule) for turn, rule in corrections])
         read = await self._together([self._logprobs(version, turn) for turn, _ in corrections])
@@ -211,7 +211,7 @@ class Examiner:
         }
 
     async def _hint_gap(self, turn: Turn, rule: str) -> Logprobs | None:
-        """The hint's gap on each token of the reply; None where the hinted prompt does not fit."""
+        """Return the hint's gap on each token of the reply; None if the hinted prompt does not fit."""
         if turn.id not in self._hint_gaps:
             try:
                 prompt = await self._policy.encode(turn.prompt.hinted(rule))
@@ -230,11 +230,11 @@ class Examiner:
     async def _logprobs(self, version: Version, turn: Turn) -> Logprobs:
         at = (_weights(version), turn.id)
         if at not in self._read:
-            done = turn.completion
-            if done.version == version.number and _comparable(turn):
-                return done.logprobs[:READ]  # the reply is its own
-            prompt = done.prompt_tokens if turn.noted is None else await self._policy.encode(turn.prompt)
-            scores = await self._policy.score(prompt, done.reply_tokens[:READ], version=version.number)
+            completion = turn.completion
+            if completion.version == version.number and _comparable(turn):
+                return completion.logprobs[:READ]  # its own reply
+            prompt = completion.prompt_tokens if turn.noted is None else await self._policy.encode(turn.prompt)
+            scores = await self._policy.score(prompt, completion.reply_tokens[:READ], version=version.number)
             self._read[at] = scores.logprobs
         return self._read[at]
 
@@ -247,12 +247,12 @@ class Examiner:
 
 
 def _comparable(turn: Turn) -> bool:
-    """Whether its log-probs are such as a version is examined by: without notes, at no other temperature."""
+    """Return True if the recorded log-probs match an examination's conditions: no notes, temperature 0 or 1."""
     return turn.noted is None and turn.completion.sampling.temperature in (0.0, 1.0)
 
 
 def reads_calls(policy: Policy) -> ReadCalls:
-    """Whether a raw reply calls a tool, and whether the call is broken, in the way this model writes them."""
+    """Return the function that finds a tool call, and a broken one, in a raw reply of this model's format."""
 
     def calls(text: str, cut: bool) -> tuple[bool, bool]:
         reader = tool_call_reader(policy.tool_format)
@@ -263,7 +263,7 @@ def reads_calls(policy: Policy) -> ReadCalls:
 
 
 async def answer(policy: Policy, prompt: Prompt, sampling: Sampling, *, version: int | None = None) -> Completion:
-    """The whole reply. Without a seed of its own a prompt gets a fixed one, so that the same reply comes again."""
+    """Return the whole reply. Without a seed a prompt gets a fixed one, so that the reply is reproducible."""
     seeded = sampling if sampling.seed is not None else replace(sampling, seed=_seed(prompt))
     return await whole_reply(policy.generate(prompt, seeded, version=version))
 
@@ -273,5 +273,5 @@ def _seed(prompt: Prompt) -> int:
 
 
 def _weights(version: Version) -> str:
-    """Versions with the same adapter are the same weights, whatever their numbers."""
+    """Return the key of a version's weights: versions with the same adapter are equal, whatever their numbers."""
     return version.adapter or "base"

@@ -1,14 +1,13 @@
-"""A regression: has it become worse since a version was promoted? A sequential test on users' evidence. Pure.
+"""Detect a regression since a version's promotion: a sequential test on users' feedback. Pure.
 
-For each promotion the turns answered since (by that version and those built on it) are compared with the turns answered
-before. A turn is *bad* when its score is below 0. The old rate is not known but estimated, so each user's upper bound
-is taken for it: the test asks whether the new turns are bad more often than even that. Its evidence is a likelihood
-ratio averaged over several worse rates; under any rate up to the bound it is a supermartingale, so the probability
-that it *ever* reaches ``1 / alpha`` is at most ``alpha`` (Ville), however often one looks. A promotion is monitored
-for ``window`` turns.
+For each promotion the turns answered since (by that version and its descendants) are compared with the turns answered
+before. A turn is *bad* if its score is below 0. The old rate is unknown and only estimated, so each user's upper bound
+is used: the test asks if new turns are bad more often than even that. Its evidence is a likelihood ratio averaged over
+several worse rates; under any rate up to the bound it is a supermartingale, so the probability that it *ever* reaches
+``1 / alpha`` is at most ``alpha`` (Ville), at any number of checks. A promotion is monitored for ``window`` turns.
 
-What the turns before owe to a standing note is not the merit of their version: a complaint that says what a note said
-which has left the prompt since does not count. It brings the note back.
+Earlier turns had standing notes in the prompt, which is no merit of their version: a complaint that repeats a note
+which has left the prompt since does not count. It restores the note.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ from openclaw_rl.types import Version
 from openclaw_rl.versions import LiveVersions
 
 _WORSE = (0.15, 0.3, 0.5, 0.7, 0.9)
-"""how far from the tolerated rate to certainty the alternatives lie"""
+"""alternative rates, as fractions of the way from the tolerated rate to 1"""
 FEWEST = 8
-"""scored turns that a record needs to be compared with"""
+"""scored turns that a record needs for a comparison"""
 _COMMON = frozenset(
     re.findall(
         r"\w+",
@@ -58,9 +57,9 @@ class Evidence(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonitorRules:
-    """``alpha``: probability of a false alarm per promotion; ``least``: a rate of bad turns that never alarms.
+    """``alpha``: probability of a false alarm per promotion; ``least``: bad-turn rate that never alarms.
 
-    ``window``: turns for which a promotion is monitored; ``reference``: turns before it that it is compared with.
+    ``window``: turns for which a promotion is monitored; ``reference``: turns before it to compare with.
     """
 
     alpha: float
@@ -77,37 +76,37 @@ def find_regression(
     rules: MonitorRules,
     notes: Mapping[int, str] | None = None,
 ) -> Regression | None:
-    """The promotion after which it became worse, if there is one; ``seen`` is in order, oldest first.
+    """Return the promotion after which replies became worse, if any; ``seen`` is ordered oldest first.
 
-    ``notes`` has, by number, what standing notes say.
+    ``notes`` maps numbers to standing notes' texts.
     """
     line = lineage(live, versions)
-    over = {version.number for version in versions if version.state == "rolled back"}  # a person brought it back since
-    mine = [(line[one.version], one) for one in seen if one.version in line and one.version not in over]
-    found: list[tuple[float, int, Regression]] = []
+    over = {version.number for version in versions if version.state == "rolled back"}  # restored by hand since
+    turns = [(line[turn.version], turn) for turn in seen if turn.version in line and turn.version not in over]
+    regressions: list[tuple[float, int, Regression]] = []
     for place in range(1, len(set(line.values()))):
-        record = [one for at, one in mine if at < place]
-        since = [one for at, one in mine if at >= place]
-        if len(record) < FEWEST or not 0 < len(since) <= 2 * rules.window:  # beyond, it was looked at in time
+        record = [turn for at, turn in turns if at < place]
+        since = [turn for at, turn in turns if at >= place]
+        if len(record) < FEWEST or not 0 < len(since) <= 2 * rules.window:  # a longer history was checked in time
             continue
         before, after = record[-rules.reference :], since[: rules.window]
         strength = evidence(before, after, rules=rules, record=record, notes=notes)
         if strength >= 1 / rules.alpha:
-            found.append((strength, place, _regression(place, before, after, line, versions, strength)))
-    return max(found, key=lambda each: each[:2])[2] if found else None  # of promotions alike, the newest
+            regressions.append((strength, place, _regression(place, before, after, line, versions, strength)))
+    return max(regressions, key=lambda entry: entry[:2])[2] if regressions else None  # on a tie the newest promotion
 
 
 def lineage(live: Version, versions: Sequence[Version]) -> dict[int, int]:
-    """The place of each version in the line of weights that leads to the live one; others have none.
+    """Return each version's position in the line of weights that leads to the live one; other versions have none.
 
-    Versions with the same weights (a rollback and what it went back to) share a place.
+    Versions with the same weights (a rollback and its target) share a position.
     """
-    known = {version.number: version for version in versions}
+    by_number = {version.number: version for version in versions}
     at: Version | None = live
     line: list[Version] = []
     while at is not None:
         line.append(at)
-        at = known.get(at.parent) if at.parent is not None else None
+        at = by_number.get(at.parent) if at.parent is not None else None
     places: dict[int, int] = {}
     place, weights = -1, ""
     for version in reversed(line):
@@ -125,23 +124,23 @@ def evidence(
     record: Sequence[Evidence] = (),
     notes: Mapping[int, str] | None = None,
 ) -> float:
-    """How strongly the turns after speak for a drop: the largest averaged likelihood ratio on the way.
+    """Return the strength of evidence for a drop: the largest averaged likelihood ratio over the later turns.
 
-    ``record`` may reach further back than ``before``, so that an old preference is known as one. Users without any
-    record do not count: what they think of the version before is not known.
+    ``record`` may reach further back than ``before``, so that old preferences are recognized. Users without any record
+    do not count, since their opinion of the earlier version is unknown.
     """
     tolerated = _bounds(before, rules)
-    known = _preferences(record or before)
+    preferences = _preferences(record or before)
     prompted = _prompted(record or before)
     logs = [0.0] * len(_WORSE)
     strongest = 0.0
-    for one in after:
-        bad = one.score < 0
-        if one.user not in tolerated or (bad and is_new(one.rules, known.get(one.user, ()))):
+    for turn in after:
+        bad = turn.score < 0
+        if turn.user not in tolerated or (bad and is_new(turn.rules, preferences.get(turn.user, ()))):
             continue
-        if bad and misses_note(one, prompted[one.user], notes or {}):
+        if bad and misses_note(turn, prompted[turn.user], notes or {}):
             continue
-        bound = tolerated[one.user]
+        bound = tolerated[turn.user]
         for index, share in enumerate(_WORSE):
             rate = bound + (1 - bound) * share
             logs[index] += math.log(rate / bound) if bad else math.log((1 - rate) / (1 - bound))
@@ -150,42 +149,42 @@ def evidence(
 
 
 def _bounds(before: Sequence[Evidence], rules: MonitorRules) -> Mapping[str, float]:
-    """The rate of bad turns that is tolerated of each user: by their own record, or by all where theirs is short."""
+    """Return the tolerated bad-turn rate per user: from their own record, or from all users' if theirs is short."""
     by_user: dict[str, list[bool]] = defaultdict(list)
-    for one in before:
-        by_user[one.user].append(one.score < 0)
-    everybody = [bad for each in by_user.values() for bad in each]
-    records = {user: own if len(own) >= FEWEST else everybody for user, own in by_user.items()}
+    for turn in before:
+        by_user[turn.user].append(turn.score < 0)
+    all_flags = [bad for flags in by_user.values() for bad in flags]
+    records = {user: record if len(record) >= FEWEST else all_flags for user, record in by_user.items()}
     return {
         user: min(0.98, max(rules.least, wilson(sum(bad), len(bad), alpha=0.1)[1])) for user, bad in records.items()
     }
 
 
 def is_new(rules: Sequence[str], known: Sequence[frozenset[str]]) -> bool:
-    """Whether a complaint is a preference that this user had never had: it says nothing about the version."""
+    """Return True if a complaint is a preference new for this user, which is no evidence on the version."""
     contents = [_content(text) for text in rules]
     return bool(contents) and not any(content & old for content in contents for old in known)
 
 
 def misses_note(one: Evidence, before: frozenset[int], notes: Mapping[int, str]) -> bool:
-    """Whether a complaint says what a note said that was in prompts ``before`` and is not in this turn's."""
-    left = [notes[number] for number in before.difference(one.noted) if number in notes]
-    return any(says_same(rule, text) for rule in one.rules for text in left)
+    """Return True if a complaint repeats a note that was in prompts ``before`` and is not in this turn's."""
+    texts = [notes[number] for number in before.difference(one.noted) if number in notes]
+    return any(says_same(rule, text) for rule in one.rules for text in texts)
 
 
 def _prompted(before: Sequence[Evidence]) -> Mapping[str, frozenset[int]]:
-    """By user, the notes that were in the prompts of these turns."""
-    found: dict[str, frozenset[int]] = defaultdict(frozenset)
-    for one in before:
-        found[one.user] |= frozenset(one.noted)
-    return found
+    """Return the notes in the prompts of these turns, by user."""
+    notes: dict[str, frozenset[int]] = defaultdict(frozenset)
+    for turn in before:
+        notes[turn.user] |= frozenset(turn.noted)
+    return notes
 
 
 def _preferences(before: Sequence[Evidence]) -> Mapping[str, list[frozenset[str]]]:
-    found: dict[str, list[frozenset[str]]] = defaultdict(list)
-    for one in before:
-        found[one.user] += [_content(text) for text in one.rules]
-    return found
+    preferences: dict[str, list[frozenset[str]]] = defaultdict(list)
+    for turn in before:
+        preferences[turn.user] += [_content(text) for text in turn.rules]
+    return preferences
 
 
 def _content(text: str) -> frozenset[str]:
@@ -204,7 +203,7 @@ def _regression(
     over = {version.number for version in versions if version.state == "rolled back"}
     first = min((number for number, at in line.items() if at == place), key=lambda number: (number in over, number))
     last = max((number for number, at in line.items() if at < place and number not in deleted), key=lambda n: line[n])
-    was, now = (sum(one.score < 0 for one in each) for each in (before, after))
+    was, now = (sum(turn.score < 0 for turn in turns) for turns in (before, after))
     return Regression(
         version=first,
         to=last,
@@ -219,14 +218,14 @@ def _regression(
     )
 
 
-# The live monitor: looks for a regression in the newest evidence of the ledger.
+# Live monitor: checks the ledger's newest evidence for a regression.
 
 REACH = 1000
-"""judged turns that the monitor looks back on"""
+"""number of judged turns that the monitor reads"""
 
 
 class VersionMonitor:
-    """Looks at the newest evidence whenever there is any."""
+    """Checks new evidence as it arrives."""
 
     def __init__(self, ledger: LedgerReader, *, rules: MonitorRules) -> None:
         self._ledger = ledger
@@ -235,7 +234,7 @@ class VersionMonitor:
         self._seen = -1
 
     def check(self) -> Regression | None:
-        """The regression that the evidence shows, None while there is none."""
+        """Return the regression in the evidence, None if there is none."""
         newest = self._ledger.newest("verdicts")
         if newest == self._seen:
             return None
