@@ -35,18 +35,18 @@ from openclaw_rl.text import word_count
 from openclaw_rl.types import Prompt, Sampling, Version
 from openclaw_rl.versions import LiveVersions, checkpoints
 
-# Pairwise comparison: two versions on the same prompts, side by side, with rates that a program checks.
+# Pairwise comparison: two versions on the same prompts, side by side, with program-checked rates.
 
 
 def choose_tasks(prompts: Sequence[str], *, count: int, seed: int) -> list[Task]:
-    """The given prompts; without any, ``count`` held-out ones that the seed samples."""
+    """Return the given prompts as tasks; without any, ``count`` held-out ones sampled by the seed."""
     if prompts:
         return [Task(prompt=prompt, mentions=(), about="everyday") for prompt in prompts]
     return random.Random(seed).sample(held_out(), count)
 
 
 async def sample_replies(model: Model, tasks: Sequence[Task], *, sampling: Sampling, seed: int) -> list[str]:
-    """One reply to each task, each with its own seed, the same for every model."""
+    """Return one reply per task, each with its own seed, the same for every model."""
     room = asyncio.Semaphore(CONCURRENCY)
 
     async def one(number: int, task: Task) -> str:
@@ -57,27 +57,27 @@ async def sample_replies(model: Model, tasks: Sequence[Task], *, sampling: Sampl
 
 
 def report(tasks: Sequence[Task], versions: Sequence[int], replies: Sequence[Sequence[str]]) -> dict[str, Any]:
-    """Plain JSON: each prompt with both replies, and each measure as two rates and their paired difference."""
+    """Return plain JSON: each prompt with both replies, and each measure as two rates and their paired difference."""
     first, second = replies
     measures = {
         "sound": [
-            [flaw(reply, prompt=task.prompt) is None for task, reply in zip(tasks, each, strict=True)]
-            for each in replies
+            [flaw(reply, prompt=task.prompt) is None for task, reply in zip(tasks, texts, strict=True)]
+            for texts in replies
         ]
     }
     if all(task.mentions for task in tasks):
         measures["names what was asked about"] = [
-            [is_relevant(task, reply) for task, reply in zip(tasks, each, strict=True)] for each in replies
+            [is_relevant(task, reply) for task, reply in zip(tasks, texts, strict=True)] for texts in replies
         ]
     for preference in PREFERENCES.values():
-        measures[f"meets {preference.name}"] = [[preference.met_by(reply) for reply in each] for each in replies]
+        measures[f"meets {preference.name}"] = [[preference.met_by(reply) for reply in texts] for texts in replies]
     return {
         "versions": list(versions),
         "replies": [
-            {"prompt": task.prompt, "first": one, "second": two}
-            for task, one, two in zip(tasks, first, second, strict=True)
+            {"prompt": task.prompt, "first": first_reply, "second": second_reply}
+            for task, first_reply, second_reply in zip(tasks, first, second, strict=True)
         ],
-        "words": [round(sum(map(word_count, each)) / max(len(each), 1), 1) for each in replies],
+        "words": [round(sum(map(word_count, texts)) / max(len(texts), 1), 1) for texts in replies],
         "rates": {name: _rates(*met) for name, met in measures.items()},
     }
 
@@ -98,16 +98,16 @@ def _interval(met: Sequence[bool]) -> list[float]:
 
 
 def lines(found: dict[str, Any], *, width: int = 100) -> Iterator[str]:
-    """The report for a terminal: replies side by side, then the rates."""
-    one, two = found["versions"]
+    """Format the report for a terminal: replies side by side, then the rates."""
+    first_version, second_version = found["versions"]
     for row in found["replies"]:
         yield f"{row['prompt']}"
-        yield f"  version {one:<3} {_cut(row['first'], width)}"
-        yield f"  version {two:<3} {_cut(row['second'], width)}"
-    yield f"{'':<28} {f'version {one}':>12} {f'version {two}':>12}   difference (95 % interval)"
+        yield f"  version {first_version:<3} {_cut(row['first'], width)}"
+        yield f"  version {second_version:<3} {_cut(row['second'], width)}"
+    yield f"{'':<28} {f'version {first_version}':>12} {f'version {second_version}':>12}   difference (95 % interval)"
     yield f"{'words a reply':<28} {found['words'][0]:>12} {found['words'][1]:>12}"
     for name, rate in found["rates"].items():
-        first, second = (f"{rate[each]['held']} of {rate[each]['of']}" for each in ("first", "second"))
+        first, second = (f"{rate[side]['held']} of {rate[side]['of']}" for side in ("first", "second"))
         gap = f"{rate['difference']:+.2f} ({rate['low']:+.2f} to {rate['high']:+.2f})"
         yield f"{name:<28} {first:>12} {second:>12}   {gap}"
 
@@ -118,12 +118,12 @@ def _cut(text: str, most: int) -> str:
 
 
 PATIENCE = 600.0
-"""seconds a server may take for one reply"""
+"""time limit of a server for one reply, in seconds"""
 
 
 @contextlib.asynccontextmanager
 async def open_model(config: Config, name: str, *, key_env: str | None = None) -> AsyncIterator[Model]:
-    """The model of this name; started before and ended after. Raises NotInLedger for a version that is not there."""
+    """Open the named model for the length of a block; raise NotInLedger for an unknown version."""
     if name.startswith(("http://", "https://")):
         async with _server(name, key_in(key_env) if key_env else None) as model:
             yield model
@@ -137,19 +137,19 @@ async def open_model(config: Config, name: str, *, key_env: str | None = None) -
 
 
 def _version(config: Config, name: str) -> Version | None:
-    """The version that a number or "live" names; None for a name of weights."""
+    """Return the version that a number or "live" names; None for a name of weights."""
     if name != "live" and not name.isdecimal():
         return None
     with LedgerReader(ledger_place(config)) as ledger:
         versions = LiveVersions(ledger)
-        found = versions.live() if name == "live" else versions.kept(int(name))
-    if found is None:
+        version = versions.live() if name == "live" else versions.kept(int(name))
+    if version is None:
         raise NotInLedger("no version is live yet", remedy="start 'openclaw-rl up' first")
-    return found
+    return version
 
 
 def _checkpoint(name: str) -> Version | None:
-    """The version in a folder of versions, of this run or another; None for a name of weights."""
+    """Return the version in a version folder, of this run or another; None for a name of weights."""
     folder = Path(name).expanduser().absolute()
     base = checkpoints.base_of(folder)
     return None if base is None else Version(number=1, parent=0, base=base, adapter=str(folder.resolve()))
@@ -167,21 +167,21 @@ async def _loaded(policy: Policy, version: Version) -> int:
 
 def _of(policy: Policy, number: int) -> Model:
     async def model(prompt: Prompt, sampling: Sampling) -> ModelReply:
-        done = await answer(policy, prompt, sampling, version=number)
+        completion = await answer(policy, prompt, sampling, version=number)
         if not prompt.tools:
-            return ModelReply(text=done.reply.content)
-        return read_calls(done.reply.content, policy.tool_format, cut=done.finish == "length")
+            return ModelReply(text=completion.reply.content)
+        return read_calls(completion.reply.content, policy.tool_format, cut=completion.finish == "length")
 
     return model
 
 
 def read_calls(raw: str, tool_format: str, *, cut: bool) -> ModelReply:
-    """Text and calls of a raw reply, as the API would give them out."""
-    found, whole = tool_call_reader(tool_format), Assembly()
-    for part in (*found.feed(raw), *found.end(cut=cut)):
-        whole.add(part)
-    message = whole.message()
-    return ModelReply(text=message.content, calls=message.tool_calls, broken=bool(found.flaws))
+    """Return text and calls of a raw reply, as the API would return them."""
+    reader, assembly = tool_call_reader(tool_format), Assembly()
+    for part in (*reader.feed(raw), *reader.end(cut=cut)):
+        assembly.add(part)
+    message = assembly.message()
+    return ModelReply(text=message.content, calls=message.tool_calls, broken=bool(reader.flaws))
 
 
 # --- servers ---
@@ -202,7 +202,7 @@ async def _server(address: str, key: str | None) -> AsyncIterator[Model]:
         yield model
 
 
-# --- what the commands do ---
+# --- commands ---
 
 
 async def evaluate(
@@ -222,20 +222,20 @@ async def evaluate(
     """
     began = time.monotonic()
     way = await asyncio.to_thread(_isolation, unsafe=unsafe) if "coding" in config.eval.tasks else None
-    found = []
-    for one in (name, *([against] if against else [])):
-        async with open_model(config, one, key_env=key_env) as model:
+    results = []
+    for model_name in (name, *([against] if against else [])):
+        async with open_model(config, model_name, key_env=key_env) as model:
             run = suites.run(model, config.eval.tasks, seed=seed, temperature=temperature, unsafe=unsafe, done=done)
-            found.append(await run)
-    view = suites.report(name, found[0], seed=seed, began=began, isolation=way)
+            results.append(await run)
+    view = suites.report(name, results[0], seed=seed, began=began, isolation=way)
     if against is None:
         return view
-    other = suites.report(against, found[1], seed=seed, began=began, isolation=way)
-    return {**view, "against": other, "compared": suites.compare(*found)}
+    other_view = suites.report(against, results[1], seed=seed, began=began, isolation=way)
+    return {**view, "against": other_view, "compared": suites.compare(*results)}
 
 
 def _isolation(*, unsafe: bool) -> sandbox.Isolation:
-    """What keeps the programs apart. Raises NoSandbox before any model is loaded."""
+    """Return the isolation between programs; raise NoSandbox before any model is loaded."""
     try:
         return sandbox.isolation(unsafe=unsafe)
     except NoSandbox as error:
@@ -246,7 +246,7 @@ def _isolation(*, unsafe: bool) -> sandbox.Isolation:
 async def compare(
     config: Config, names: tuple[str, str], *, prompts: Sequence[str], count: int, tokens: int, seed: int
 ) -> dict[str, Any]:
-    """The same prompts answered by two versions, side by side, with program-checked rates."""
+    """Answer the same prompts with two versions, side by side, with program-checked rates."""
     tasks = choose_tasks(prompts, count=count, seed=seed)
     sampling = replace(default_sampling(config), max_tokens=tokens)
     versions = [_version(config, name) for name in names]
@@ -262,14 +262,14 @@ async def compare(
 
 
 async def answer_again(config: Config, turn: str, *, seed: int = 0) -> dict[str, Any]:
-    """The prompt of a turn, answered by the live version now; nothing of it is kept."""
+    """Answer a turn's prompt with the live version now, without recording anything."""
     version = _version(config, "live")
     assert version is not None
     with LedgerReader(ledger_place(config)) as ledger:
-        found = ledger.turn(turn)
-    sampling = found.completion.sampling
+        past = ledger.turn(turn)
+    sampling = past.completion.sampling
     async with running_policy(config) as policy:
         number = await _loaded(policy, version)
         most = sampling.max_tokens or config.policy.sampling.max_tokens or 256
-        done = await answer(policy, found.prompt, replace(sampling, max_tokens=most, seed=seed), version=number)
-    return {"version": number, "reply": done.reply.content, "from": "asked now"}
+        completion = await answer(policy, past.prompt, replace(sampling, max_tokens=most, seed=seed), version=number)
+    return {"version": number, "reply": completion.reply.content, "from": "asked now"}

@@ -1,11 +1,11 @@
 """Evaluation suites whose answers a program checks: conversation, coding, tool-use.
 
     conversation   each preference stated in the prompt (does the reply meet it?), and held-out prompts without any
-                   (does the reply name what was asked about? which preferences does it meet unprompted?)
+                   (does the reply name the topic? which preferences does it meet unprompted?)
     coding         small functions, run in a sandbox against checks
     tool-use       function calls, checked by schema and by value
 
-Whoever answers is a `Model`: a version, a folder of weights or any server. The seed settles everything random.
+A `Model` answers: a version, a folder of weights or any server. The seed determines everything random.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from openclaw_rl.types import Message, Prompt, Sampling, ToolCall
 
 SUITES = ("conversation", "coding", "tool-use")
 PER_PREFERENCE = 3
-"""held-out prompts that each preference is stated in"""
+"""held-out prompts per stated preference"""
 UNPROMPTED = 16
 """held-out prompts without any preference"""
 CONCURRENCY = 8
@@ -41,12 +41,12 @@ FORMER = {
     **{f"prompted {name}": f"told {name}" for name in PREFERENCES},
     **{f"meets {name}": f"holds to {name}" for name in PREFERENCES},
 }
-"""renamed fields of the reports of `eval` and `compare`, with their former names"""
+"""former names of renamed fields in the reports of `eval` and `compare`"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelReply:
-    """What a model gave: text, and calls where tools were offered. ``broken``: a call that could not be read."""
+    """A model's reply: text, and calls if tools were offered; ``broken`` is True for an unreadable call."""
 
     text: str
     calls: tuple[ToolCall, ...] = ()
@@ -55,12 +55,12 @@ class ModelReply:
 
 Model = Callable[[Prompt, Sampling], Awaitable[ModelReply]]
 Checked = tuple[str | None, Mapping[str, bool]]
-"""why a reply does not pass, None when it does; and further yes-and-no measures of it"""
+"""the reason why a reply fails, None if it passes; and further yes-and-no measures"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResult:
-    """One task: whether it passed, and why not. ``marks`` are further yes-and-no measures of the reply."""
+    """Result of one task, with the reason for a failure; ``marks`` are further yes-and-no measures of the reply."""
 
     name: str
     passed: bool
@@ -71,7 +71,7 @@ class TaskResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuiteTask:
-    """One task of a suite: its prompt, the room for the reply, and how the reply is checked."""
+    """One task of a suite: its prompt, its reply limit and its check."""
 
     name: str
     prompt: Prompt
@@ -80,7 +80,7 @@ class SuiteTask:
 
 
 def suite_tasks(suite: str, *, seed: int, unsafe: bool) -> list[SuiteTask]:
-    """The tasks of a suite; the seed settles which held-out prompts are sampled. ``unsafe``: see `sandbox`."""
+    """Return a suite's tasks; the seed samples the held-out prompts. ``unsafe``: see `sandbox`."""
     if suite == "coding":
         return [_coding(task, unsafe=unsafe) for task in coding.CODING_TASKS]
     if suite == "tool-use":
@@ -89,12 +89,12 @@ def suite_tasks(suite: str, *, seed: int, unsafe: bool) -> list[SuiteTask]:
 
 
 def _prompted(seed: int) -> list[SuiteTask]:
-    found = []
+    tasks = []
     for preference in PREFERENCES.values():
         about: About = "measures" if preference.about == "measures" else "facts"
         sampled = random.Random(f"{preference.name} {seed}").sample(held_out(about), PER_PREFERENCE)
-        found += [_preference(preference, task) for task in sampled]
-    return found
+        tasks += [_preference(preference, task) for task in sampled]
+    return tasks
 
 
 def _preference(preference: Preference, task: Task) -> SuiteTask:
@@ -116,7 +116,11 @@ def _unprompted(seed: int) -> list[SuiteTask]:
 def _everyday(task: Task) -> SuiteTask:
     async def check(reply: ModelReply) -> Checked:
         bad = flaw(reply.text, prompt=task.prompt)
-        marks = {f"meets {name}": one.met_by(reply.text) for name, one in PREFERENCES.items() if name != "metric"}
+        marks = {
+            f"meets {name}": preference.met_by(reply.text)
+            for name, preference in PREFERENCES.items()
+            if name != "metric"
+        }
         return bad or (None if is_relevant(task, reply.text) else "does not name what was asked about"), marks
 
     return SuiteTask(name=f"unprompted: {task.prompt}", prompt=_plain(task.prompt), max_tokens=96, check=check)
@@ -151,7 +155,7 @@ async def run(
     unsafe: bool,
     done: Callable[[TaskResult], None] = lambda _: None,
 ) -> dict[str, list[TaskResult]]:
-    """One pass over every task of the suites, several at once; the results by suite, in the order of the tasks."""
+    """Run every task of the suites once, several at a time; return the results by suite, in task order."""
     room = asyncio.Semaphore(CONCURRENCY)
 
     async def one(task: SuiteTask) -> TaskResult:
@@ -172,13 +176,13 @@ async def run(
 def report(
     model: str, results: Mapping[str, Sequence[TaskResult]], *, seed: int, began: float, isolation: str | None
 ) -> dict[str, Any]:
-    """The figures as plain JSON, each rate with its 95 % interval. ``isolation``: what kept programs apart."""
+    """Return the figures as plain JSON, each rate with its 95 % interval; ``isolation`` names the sandbox."""
     return {
         "model": model,
         "seed": seed,
         "isolation": isolation,
         "seconds": round(time.monotonic() - began, 1),
-        "suites": {suite: _summary(found) for suite, found in results.items()},
+        "suites": {suite: _summary(task_results) for suite, task_results in results.items()},
     }
 
 
@@ -193,8 +197,8 @@ def _summary(results: Sequence[TaskResult]) -> dict[str, Any]:
         "rates": {name: _rate(met) for name, met in marks.items()},
         "words": round(sum(replies) / len(replies), 1) if replies else None,
         "results": [
-            {"name": one.name, "passed": one.passed, "why": one.why, "reply": one.reply, "marks": dict(one.marks)}
-            for one in results
+            {"name": row.name, "passed": row.passed, "why": row.why, "reply": row.reply, "marks": dict(row.marks)}
+            for row in results
         ],
     }
 
@@ -206,21 +210,21 @@ def _rate(passed: Sequence[bool]) -> dict[str, Any]:
 
 
 def compare(first: Mapping[str, Sequence[TaskResult]], second: Mapping[str, Sequence[TaskResult]]) -> dict[str, Any]:
-    """The paired difference of two models on the same tasks, first less second, with its 95 % interval."""
-    found: dict[str, Any] = {}
-    for suite, mine in first.items():
-        passed = [[one.passed for one in each] for each in (second[suite], mine)]
+    """Return the paired difference of two models on the same tasks, first minus second, with its 95 % interval."""
+    differences: dict[str, Any] = {}
+    for suite, first_results in first.items():
+        passed = [[result.passed for result in task_results] for task_results in (second[suite], first_results)]
         gap = difference(*passed)
         conclusion = "better" if gap.low > 0 else "worse" if gap.high < 0 else "no difference beyond noise"
         ends = {"low": round(gap.low, 3), "high": round(gap.high, 3)}
-        found[suite] = {"difference": round(gap.mean, 3), **ends, "pairs": gap.count, "conclusion": conclusion}
-    return found
+        differences[suite] = {"difference": round(gap.mean, 3), **ends, "pairs": gap.count, "conclusion": conclusion}
+    return differences
 
 
-# Success in an environment by rung, of a model under evaluation.
+# Success in an environment by curriculum level, for a model under evaluation.
 
 _WIDTH = 44
-"""columns of one temperature"""
+"""columns per temperature"""
 
 __all__ = ["PlayedTask", "by_rung", "chosen_tasks", "lines", "play_tasks", "rate"]
 
@@ -236,7 +240,7 @@ async def play_tasks(
     parallel: int,
     done: Callable[[PlayedTask], None],
 ) -> list[PlayedTask]:
-    """See `play_each`, for a model as suites ask it."""
+    """Play tasks with a model under evaluation; see `play_each`."""
 
     async def ask(prompt: Prompt, sampling: Sampling) -> Message:
         reply = await model(prompt, sampling)
@@ -248,16 +252,16 @@ async def play_tasks(
 
 
 def by_rung(played: Sequence[PlayedTask]) -> dict[str, dict[str, Any]]:
-    """Success by rung and in all, with 95 % intervals; episodes that failed are counted beside them."""
+    """Return success by level and in total, with 95 % intervals; failed episodes are counted separately."""
     groups: dict[str, list[PlayedTask]] = {}
-    for each in played:
-        groups.setdefault(each.rung, []).append(each)
-    return {**{rung: rate(found) for rung, found in groups.items()}, "all": rate(played)}
+    for episode in played:
+        groups.setdefault(episode.rung, []).append(episode)
+    return {**{rung: rate(episodes) for rung, episodes in groups.items()}, "all": rate(played)}
 
 
 def rate(played: Sequence[PlayedTask]) -> dict[str, Any]:
-    """How many of these were solved."""
-    counted = [each.solved for each in played if each.outcome is not None]
+    """Return the number of solved tasks, with its 95 % interval."""
+    counted = [episode.solved for episode in played if episode.outcome is not None]
     low, high = wilson(sum(counted), len(counted))
     return {
         "solved": sum(counted),
@@ -269,13 +273,13 @@ def rate(played: Sequence[PlayedTask]) -> dict[str, Any]:
 
 
 def lines(found: Mapping[float, Mapping[str, Mapping[str, Any]]]) -> list[str]:
-    """The table of `by_rung` at each temperature, side by side."""
+    """Format the table of `by_rung` at each temperature, side by side."""
     names = [_named(temperature) for temperature in found]
-    shown = [f"  {'':<20} {''.join(f'{name:<{_WIDTH}}' for name in names)}".rstrip()]
+    rows = [f"  {'':<20} {''.join(f'{name:<{_WIDTH}}' for name in names)}".rstrip()]
     for rung in next(iter(found.values())):
         cells = [f"{_cell(at[rung]):<{_WIDTH}}" for at in found.values()]
-        shown.append(f"  {rung:<20} {''.join(cells)}".rstrip())
-    return shown
+        rows.append(f"  {rung:<20} {''.join(cells)}".rstrip())
+    return rows
 
 
 def _named(temperature: float) -> str:

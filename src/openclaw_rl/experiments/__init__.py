@@ -1,1 +1,1 @@
-"""Simulated users, the demo, benchmarks of learning and their charts."""
+"""Simulated users, the demo, learning benchmarks and their charts."""

@@ -1,4 +1,4 @@
-"""Charts as SVG text: a curve, and bars with their spread. Pure, and no package is needed for them."""
+"""Charts as SVG text: curves, and bars with their spread. Pure, without any package."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def lines(
     marks: Sequence[tuple[float, str]] = (),
     levels: Mapping[str, float] | None = None,
 ) -> str:
-    """Curves with y in 0 .. 1. ``marks`` are moments on the x axis with a word, ``levels`` named heights."""
+    """Draw curves with y in 0 .. 1. ``marks`` label moments on the x axis, ``levels`` are named heights."""
     most = max((at for points in series.values() for at, _ in points), default=1.0) or 1.0
     body = [*_frame(title, x=x, y=y, top=1.0), *_ticks_x(most)]
     for at, word in marks:
@@ -47,7 +47,7 @@ def lines(
 def bars(
     title: str, groups: Mapping[str, Mapping[str, tuple[float, float]]], *, y: str, top: float | None = None
 ) -> str:
-    """Bars by group and name, each (mean, deviation), with the mean in its foot and a whisker of one deviation."""
+    """Draw bars by group and name, each (mean, deviation), with the mean in its foot and a whisker of one deviation."""
     names = list(dict.fromkeys(name for group in groups.values() for name in group))
     tallest = max((mean + dev for group in groups.values() for mean, dev in group.values()), default=1.0)
     top = top or tallest * 1.05 or 1.0

@@ -1,9 +1,9 @@
-"""The demo, say it once: a correction is obeyed at once, learned while its user is away, its note leaves the prompt.
+"""The demo: a correction applies at once, is learned while its user is away, and its note leaves the prompt.
 
     report = await run(config, DemoPlan(preference=PREFERENCES["short"], seed=0, probes=60, ...), view)
 
-The real server, and a simulated user who talks to it over HTTP. Held-out prompts, none of them ever trained on, are
-asked before the correction, with its note in the prompt, and after the note has left it.
+It runs the real server and a simulated user over HTTP. Held-out prompts, never trained on, are asked before the
+correction, with its note in the prompt, and after the note has left it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from openclaw_rl.types import Note
 
 
-# What came of a demo: figures for a script, and the curve as SVG. Pure.
+# Results of a demo: figures for a script, and the curve as SVG. Pure.
 
 FORMER = {
     "preference": "wish",
@@ -43,12 +43,12 @@ FORMER = {
     "relevance_after": "sense_after",
     "relevance_kept": "sense_kept",
 }
-"""renamed fields of `demo --json`, with their former names"""
+"""former names of renamed fields in `demo --json`"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoPlan:
-    """Who talks and how much: at most ``sessions``, with ``rounds`` complaints each. ``probes`` held-out prompts."""
+    """Size of a demo: at most ``sessions`` with ``rounds`` complaints each, and ``probes`` held-out prompts."""
 
     preference: Preference
     seed: int
@@ -59,7 +59,7 @@ class DemoPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Obeyed:
-    """What the user asked next, and its replies without the note and with it in the prompt."""
+    """The user's next prompt, with its replies without the note and with it in the prompt."""
 
     prompt: str
     without: str
@@ -68,10 +68,10 @@ class Obeyed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoReport:
-    """What came of it: held-out rates before, with the note (``noted``), and after, when no note is in the prompt.
+    """Results of a demo: held-out rates before, with the note (``noted``), and after, without any note in the prompt.
 
-    ``note`` is what the correction became and ``end`` where that stands, both None where no correction was heard as
-    one; ``trouble`` says why training was paused or fails, if so.
+    ``note`` is the note made from the correction and ``end`` its final state, both None if no correction was
+    recognized; ``trouble`` is the reason why training was paused or fails, if so.
     """
 
     plan: DemoPlan
@@ -91,12 +91,12 @@ class DemoReport:
 
     @property
     def learned(self) -> bool:
-        """Whether the note has left the prompt."""
+        """Return True if the note has left the prompt."""
         return self.end is not None and self.end.state == "learned"
 
     def plain(self) -> dict[str, Any]:
-        """The report for a script."""
-        kept = relevance_kept(self.after, self.before)
+        """Return the report for a script."""
+        relevance = relevance_kept(self.after, self.before)
         measured = (("before", self.before), ("noted", self.noted), ("after", self.after))
         return {
             "user": self.plan.preference.name,
@@ -106,12 +106,12 @@ class DemoReport:
             "state": self.end.state if self.end is not None else None,
             "reason": self.end.reason if self.end is not None else None,
             "obeyed": asdict(self.obeyed) if self.obeyed is not None else None,
-            "turns": [{"message": one.message, "reply": one.reply, "response": one.response} for one in self.turns],
-            **{f"rate_{when}": one.rate for when, one in measured},
-            **{f"relevance_{when}": one.relevance for when, one in measured},
-            "relevance_kept": None if kept is None else round(kept, 4),
-            **{f"words_{when}": round(one.words, 1) for when, one in measured},
-            **{f"degenerate_{when}": one.degenerate for when, one in measured},
+            "turns": [{"message": row.message, "reply": row.reply, "response": row.response} for row in self.turns],
+            **{f"rate_{when}": row.rate for when, row in measured},
+            **{f"relevance_{when}": row.relevance for when, row in measured},
+            "relevance_kept": None if relevance is None else round(relevance, 4),
+            **{f"words_{when}": round(row.words, 1) for when, row in measured},
+            **{f"degenerate_{when}": row.degenerate for when, row in measured},
             "held_out": self.before.count,
             "rehearsals": list(self.rehearsals),
             "refused": self.refused,
@@ -125,11 +125,11 @@ class DemoReport:
         }
 
     def curves(self) -> dict[str, list[tuple[int, float]]]:
-        """How the note was learned, by rehearsal steps."""
+        """Return the note's learning curve by distillation step."""
         return note_curves(self.rehearsals)
 
     def chart(self) -> str:
-        """The curve as SVG, with the held-out rates."""
+        """Return the curve as SVG, with the held-out rates."""
         preference = self.plan.preference
         levels = (("before", self.before), ("with the note", self.noted), ("after", self.after))
         return charts.lines(
@@ -137,25 +137,25 @@ class DemoReport:
             self.curves(),
             x="rehearsal steps",
             y="share",
-            levels={f"held-out {when}: {one.rate:.0%}": one.rate for when, one in levels},
+            levels={f"held-out {when}: {rates.rate:.0%}": rates.rate for when, rates in levels},
         )
 
 
 HEARD = 30.0
-"""most seconds that a correction takes to be heard"""
+"""longest wait, in seconds, for a correction to become a note"""
 PATIENCE = 1800.0
-"""most seconds that are waited until a note is learned, or is to stay one"""
+"""longest wait, in seconds, until a note is learned or its training ends"""
 
 
 class DemoView(Protocol):
-    """Who is shown the demo as it goes."""
+    """Display of the demo's progress."""
 
     def phase(self, what: str) -> None:
-        """Something new begins."""
+        """A new phase begins."""
         ...
 
     def answered(self, done: int, total: int) -> None:
-        """So many held-out prompts of this phase are answered."""
+        """``done`` held-out prompts of this phase are answered."""
         ...
 
     def turn(self, turn: SimulatedTurn) -> None:
@@ -171,12 +171,12 @@ class DemoView(Protocol):
         ...
 
     def progress(self, progress: Progress) -> None:
-        """How far the note is on its road, several times a second."""
+        """The note's progress, several times a second."""
         ...
 
 
 async def run(config: Config, plan: DemoPlan, view: DemoView) -> DemoReport:
-    """Measure, talk, let it learn, measure again. Raises what the app raises when it cannot start."""
+    """Measure, run sessions, let the app learn, measure again. Raises the app's errors if it cannot start."""
     clock, preference = _Clock(), plan.preference
     probes = user_tasks(preference, seed=plan.seed, held=True)[: plan.probes]
     view.phase("the model is loaded")
@@ -219,7 +219,7 @@ async def run(config: Config, plan: DemoPlan, view: DemoView) -> DemoReport:
 
 
 class _Clock:
-    """How long each part took, by the wall."""
+    """Wall time of each part."""
 
     def __init__(self) -> None:
         self._began = self._last = time.monotonic()
@@ -234,20 +234,20 @@ class _Clock:
 
 
 class _HeldOut:
-    """The held-out prompts, each sampled with the same seed every time."""
+    """Held-out prompts, each sampled with the same seed every time."""
 
     def __init__(self, server: DemoServer, plan: DemoPlan, probes: Sequence[Task], view: DemoView) -> None:
         self._server, self._plan, self._probes, self._view = server, plan, probes, view
 
     async def replies(self, *, notes: bool) -> list[str]:
-        done = 0
+        answered = 0
 
         def count(_number: int, _reply: ApiReply) -> None:
-            nonlocal done
-            done += 1
-            self._view.answered(done, len(self._probes))
+            nonlocal answered
+            answered += 1
+            self._view.answered(answered, len(self._probes))
 
-        found = await sample_replies(
+        answers = await sample_replies(
             self._server.client,
             [task.prompt for task in self._probes],
             max_tokens=self._plan.preference.max_tokens,
@@ -257,14 +257,14 @@ class _HeldOut:
             notes=notes,
             on_reply=count,
         )
-        return [reply.text for reply in found]
+        return [reply.text for reply in answers]
 
     def rates(self, replies: Sequence[str]) -> HeldOutRates:
         return measure(self._plan.preference, self._probes, replies)
 
 
 async def _talk(server: DemoServer, plan: DemoPlan, view: DemoView) -> tuple[list[SimulatedTurn], Note | None]:
-    """Sessions until a correction has become a note; this user says at once what they want, in their own words."""
+    """Run sessions until a correction has become a note; this user states the preference at once and precisely."""
     user = SimulatedUser(replace(plan.preference, vague=()), seed=plan.seed, rounds=plan.rounds)
     turns = list[SimulatedTurn]()
     for number in range(plan.sessions):
@@ -280,7 +280,7 @@ async def _talk(server: DemoServer, plan: DemoPlan, view: DemoView) -> tuple[lis
 
 
 async def _obeyed(server: DemoServer, plan: DemoPlan, turns: int, view: DemoView) -> Obeyed:
-    """What the user asks next, answered with the note in the prompt, and as it would have been without."""
+    """Return the user's next prompt, answered with the note in the prompt and without it."""
     preference = plan.preference
     task = user_tasks(preference, seed=plan.seed)[turns]
     without, within = [
@@ -294,20 +294,20 @@ async def _obeyed(server: DemoServer, plan: DemoPlan, turns: int, view: DemoView
         )
         for notes in (False, True)
     ]
-    found = Obeyed(prompt=task.prompt, without=without[0].text, within=within[0].text)
-    view.obeyed(found)
-    return found
+    obeyed = Obeyed(prompt=task.prompt, without=without[0].text, within=within[0].text)
+    view.obeyed(obeyed)
+    return obeyed
 
 
 async def _learn(server: DemoServer, note: Note, view: DemoView) -> Progress:
-    """Wait while the note is learned, and until the version that does it answers; how it ended."""
+    """Wait until the note is learned and its version answers, or its training ends; return the final progress."""
     view.phase("u1 is away: what the note asks for is rehearsed, and examined by the gate")
-    until, began, known = time.monotonic() + PATIENCE, False, 0
+    until, began, change = time.monotonic() + PATIENCE, False, 0
     while True:
-        for now in server.progress(note.number, after=known):
+        for now in server.progress(note.number, after=change):
             view.progress(now)
             began = began or now.state not in ("proposed", "in force")
-        known = now.change
+        change = now.change
         if (began and now.state != "learning" and now.served) or server.trouble() or time.monotonic() > until:
             return now
         await asyncio.sleep(POLL)

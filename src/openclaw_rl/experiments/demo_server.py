@@ -1,4 +1,4 @@
-"""The server of a demo: the whole app on its port, what became of its user's note, and how far a rehearsal is."""
+"""Server of a demo: the whole app on its port, the state of its user's note, and a distillation's progress."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 POLL = 0.25
-"""seconds between two looks at how far the loops are"""
+"""seconds between two polls of the loops' progress"""
 QUIET = 1.0
-"""seconds without a request after which a demo's user counts as away"""
+"""seconds without a request until a demo's user counts as away"""
 SECONDS = 150.0
-"""of a rehearsal, within the five minutes that a demo may last"""
+"""time limit of a prompt distillation, within the five minutes of a demo"""
 _NEVER = 65536
-"""turns in a batch that no demo has: what is shown is what the note teaches"""
+"""batch size that no demo reaches, so that only the note trains"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a note is on its road: its state and the reason, and the rehearsal under way, ``step`` None for none.
+    """Progress of a note: its state with the reason, and the running distillation; ``step`` is None without one.
 
     ``change`` counts the changes of its state, from 1. ``live`` is the version that answers, ``served`` False while a
-    newer one is promoted and not yet taken up; ``kl`` are the distances measured so far, ``met`` how many of the
-    newest replies did what the note asks, and of how many, ``seconds_left`` what the steps to come would cost.
+    newer one is promoted and not yet loaded; ``kl`` are the distances measured so far, ``met`` the number of newest
+    replies that follow the note and their total, ``seconds_left`` the expected cost of the remaining steps.
     """
 
     change: int
@@ -55,7 +55,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoServer:
-    """A running server: its settings, the policy that answers, a client, and the ledger to look into."""
+    """A running server: its settings, policy, client and ledger reader."""
 
     config: Config
     policy: Policy
@@ -63,20 +63,20 @@ class DemoServer:
     reader: LedgerReader
 
     def note(self) -> Note | None:
-        """The newest note, None before there is one."""
+        """Return the newest note, None if there is none."""
         return next(reversed(self.reader.notes()), None)
 
     async def noted(self, patience: float) -> Note | None:
-        """The note that a correction makes, once it is heard; None where none comes within so many seconds."""
+        """Wait for the note that a correction makes; return None if there is none within ``patience`` seconds."""
         until = time.monotonic() + patience
         while True:
-            found = self.note()
-            if found is not None or time.monotonic() >= until:
-                return found
+            note = self.note()
+            if note is not None or time.monotonic() >= until:
+                return note
             await asyncio.sleep(POLL)
 
     def progress(self, note: int, *, after: int = 0) -> list[Progress]:
-        """Each change of a note's state behind the first ``after``, and at the end how far it is now."""
+        """Return a note's state changes after the first ``after``; the last entry includes the current progress."""
         changes = self.reader.note_changes(note)
         live, now = LiveVersions(self.reader).live(), self._rehearsal()
         road = [
@@ -104,29 +104,29 @@ class DemoServer:
         return next(rows, {}).get("rehearsal") or {}
 
     def evidence(self, note: int) -> list[dict[str, Any]]:
-        """What each rehearsal of a note measured and took."""
+        """Return the measurements and cost of each distillation of a note."""
         return [dict(row.evidence) for row in self.reader.rehearsals(note)]
 
     def refused(self) -> int:
-        """Versions that the gate refused."""
+        """Return the number of versions that the gate refused."""
         return len(LiveVersions(self.reader).ever("refused"))
 
     def trouble(self) -> str | None:
-        """Why nobody trains, so that there is nothing to wait for; None while somebody does."""
+        """Return the reason why training is paused or fails, None while it runs."""
         rows = self.reader.health()
         failing = next((row for row in rows if row.loop == "train" and row.state == "failing"), None)
         return self.reader.paused() or (f"the trainer fails: {failing.error}" if failing else None)
 
 
 def demo_settings(config: Config, *, tokens: int) -> Config:
-    """Those of a demo: notes are made and rehearsed as soon as its user is quiet, turns take no steps.
+    """Return a demo's settings: notes are distilled as soon as the user is quiet, turns take no steps.
 
-    Replies are rehearsed at the length at which its user reads them, and in as many steps as five minutes allow.
+    Replies train at the length that the user reads, in as many steps as five minutes allow.
     """
     rehearse = config.train.rehearse
     most = {"idle": QUIET, "tokens": tokens, "seconds": SECONDS}
-    given = ((name, value, getattr(rehearse, name)) for name, value in most.items())
-    update = {name: value if own is None else min(value, own) for name, value, own in given}
+    limits = ((name, value, getattr(rehearse, name)) for name, value in most.items())
+    update = {name: value if current is None else min(value, current) for name, value, current in limits}
     sooner = rehearse.model_copy(update=update)
     train = config.train.model_copy(update={"rehearse": sooner, "batch_size": _NEVER})
     return full_batches_only(config.model_copy(update={"train": train}))
@@ -134,11 +134,11 @@ def demo_settings(config: Config, *, tokens: int) -> Config:
 
 @asynccontextmanager
 async def serving(config: Config, *, agent: str = "simulated-user") -> AsyncIterator[DemoServer]:
-    """The whole app on its port, as `up` runs it; ended properly. ``agent`` names its client."""
+    """Run the whole app on its port, as `up` does, and stop it cleanly; ``agent`` names its client."""
     from openclaw_rl.clients.api import ApiClient
 
     app, stop = App(config), asyncio.Event()
-    assert app.policy is not None, "an app with all loops answers"
+    assert app.policy is not None, "an app with all loops has a policy"
     address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     running = asyncio.create_task(app.run(stop, listening=address.set_result))
     try:
@@ -154,9 +154,9 @@ async def serving(config: Config, *, agent: str = "simulated-user") -> AsyncIter
 
 
 async def _unless_ended(running: asyncio.Task[None], awaited: asyncio.Future[T]) -> T:
-    """What is waited for; raises what ended the app where that comes first."""
-    both: set[asyncio.Future[Any]] = {running, awaited}
-    await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+    """Return the awaited result; raise the app's error if the app ends first."""
+    futures: set[asyncio.Future[Any]] = {running, awaited}
+    await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
     if not awaited.done():
         awaited.cancel()
         await running

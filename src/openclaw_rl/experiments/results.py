@@ -1,4 +1,4 @@
-"""The JSON files of experiments: written whole, each part on a line; a benchmark goes on from its own file."""
+"""JSON files of experiments: written atomically, one part per line; a benchmark resumes from its own file."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ from openclaw_rl.views.lineage import with_aliases
 
 PACKAGE = Path(__file__).parents[1]
 FORMER = {"prompted": "told", "relevance": "sense", "relevance_kept": "sense_kept", "teachable": "said"}
-"""renamed fields of the files of `bench`, with their former names"""
+"""former names of renamed fields in the files of `bench`"""
 
 
 def read(file: Path | None, start: Mapping[str, Any]) -> dict[str, Any]:
-    """The results so far, or ``start`` where there are none.
+    """Return the results so far, or ``start`` if there are none.
 
-    Raises ConfigError when the file was made with another setup, other settings or other code than ``start`` names.
+    Raises ConfigError if the file's setup, settings or code differ from those in ``start``.
     """
     if file is None or not file.exists():
         return {**start, "cells": {}, "summary": []}
-    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    if any(found.get(name) != start[name] for name in ("setup", "settings")):
+    results: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    if any(results.get(name) != start[name] for name in ("setup", "settings")):
         raise ConfigError(f"{file} holds results of other settings", remedy="give another --json, or the same settings")
-    if found.get("code") != start["code"]:
+    if results.get("code") != start["code"]:
         raise ConfigError(f"{file} holds results of other code", remedy="give another --json: users or gate may differ")
-    return found
+    return results
 
 
 def code_digest(*roots: Path) -> str:
-    """Digest the files of these folders: figures of two states of the code are not one benchmark."""
-    found = hashlib.sha256()
+    """Return a digest of the files in these folders, since figures of two code states are not one benchmark."""
+    digest = hashlib.sha256()
     for root in roots:
         for path in sorted(root.rglob("*")):
             if path.is_file() and "__pycache__" not in path.parts:
-                found.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
-    return found.hexdigest()[:16]
+                digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def write(file: Path, report: Mapping[str, Any], *, former: Mapping[str, str] = FORMER) -> None:
-    """Write a report whole or not at all; each part of a part, such as a cell, has a line to itself."""
+    """Write a report atomically; each entry of a part, such as a cell, is on its own line."""
     view = with_aliases(report, former)
     parts = ",\n".join(f"{_line(name)}: {_lines(part)}" for name, part in view.items())
     files.write(file, f"{{\n{parts}\n}}\n")
@@ -59,9 +59,9 @@ def write(file: Path, report: Mapping[str, Any], *, former: Mapping[str, str] = 
 
 def _lines(part: object) -> str:
     if isinstance(part, Mapping) and part:
-        return "{\n" + ",\n".join(f" {_line(name)}: {_line(one)}" for name, one in part.items()) + "\n}"
+        return "{\n" + ",\n".join(f" {_line(name)}: {_line(item)}" for name, item in part.items()) + "\n}"
     if isinstance(part, list) and part:
-        return "[\n" + ",\n".join(f" {_line(one)}" for one in part) + "\n]"
+        return "[\n" + ",\n".join(f" {_line(item)}" for item in part) + "\n]"
     return _line(part)
 
 
@@ -69,24 +69,24 @@ def _line(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-# What is measured of learning: the preference rate, relevance, and how soon a preference is met. Pure.
+# Measures of learning: preference rate, relevance, and sessions until a preference is met. Pure.
 #
 # measure(preference, tasks, replies)     rates of a set of held-out replies
 # sessions_until(met)                     sessions until the preference was met in three sessions in a row
-# teachable(plain, prompted)              whether the prompted baseline can teach a preference
+# teachable(plain, prompted)              verdict on the prompted baseline as a teacher
 
 RUN = 3
-"""sessions in a row in which the first reply must meet the preference"""
+"""consecutive sessions in which the first reply must meet the preference"""
 FOLLOWS, GAIN = 0.5, 0.1
-"""the least prompted rate of a preference that can be taught, and the least by which it is above the plain one"""
+"""least prompted rate of a teachable preference, and its least margin over the plain rate"""
 _BARS = "▁▂▃▄▅▆▇█"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOutRates:
-    """What a set of held-out replies shows. Shares are of all replies; ``words`` is the mean length.
+    """Rates of a set of held-out replies. Shares are of all replies; ``words`` is the mean length.
 
-    ``rate`` is the preference rate, ``relevance`` the share that names what was asked about.
+    ``rate`` is the preference rate, ``relevance`` the share that names the topic asked about.
     """
 
     count: int
@@ -100,7 +100,7 @@ class HeldOutRates:
 
 
 def measure(preference: Preference, tasks: Sequence[Task], replies: Sequence[str]) -> HeldOutRates:
-    """How many replies meet the preference, name what was asked about, are degenerate."""
+    """Return the shares of replies that meet the preference, stay relevant, or are degenerate."""
     count = len(tasks)
     pairs = list(zip(tasks, replies, strict=True))
     return HeldOutRates(
@@ -113,12 +113,12 @@ def measure(preference: Preference, tasks: Sequence[Task], replies: Sequence[str
 
 
 def relevance_kept(after: HeldOutRates, prompted: HeldOutRates) -> float | None:
-    """The relevance of a policy that has learned the preference, over that of the prompted baseline."""
+    """Return the relevance after learning the preference, relative to the prompted baseline's."""
     return after.relevance / prompted.relevance if prompted.relevance else None
 
 
 def teachable(plain: HeldOutRates, prompted: HeldOutRates) -> str:
-    """Whether the base model with the preference in its prompt can teach it to one without, in words."""
+    """Return in words if the base model with the preference in its prompt can teach it."""
     if prompted.rate < FOLLOWS:
         return "cannot be followed even when prompted"
     if prompted.rate - plain.rate < GAIN:
@@ -127,9 +127,9 @@ def teachable(plain: HeldOutRates, prompted: HeldOutRates) -> str:
 
 
 def prompted_table(rows: Mapping[str, tuple[HeldOutRates, HeldOutRates]]) -> str:
-    """The base model by user, plain and with the preference in its prompt, as a Markdown table."""
+    """Return a Markdown table of the base model by user, plain and with the preference in its prompt."""
     of = ("relevance", "words", "degenerate")
-    head = ("user", "prompts", "plain", "prompted", *(f"{one}, prompted" for one in of), "teachable")
+    head = ("user", "prompts", "plain", "prompted", *(f"{column}, prompted" for column in of), "teachable")
     lines = [head, ("---",) * len(head)]
     for name, (plain, prompted) in rows.items():
         rates = (f"{plain.rate:.2f}", f"{prompted.rate:.2f}", f"{prompted.relevance:.2f}", f"{prompted.words:.0f}")
@@ -138,56 +138,61 @@ def prompted_table(rows: Mapping[str, tuple[HeldOutRates, HeldOutRates]]) -> str
 
 
 def markdown(lines: Iterable[Sequence[str]]) -> str:
-    """Rows of cells as a Markdown table."""
+    """Return rows of cells as a Markdown table."""
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def sessions_until(met: Sequence[bool], *, run: int = RUN) -> int | None:
-    """The number of the session that completes ``run`` in a row with the preference met; None if there is none."""
+    """Return the number of the session that completes ``run`` successes in a row, None if there is none."""
     row = 0
-    for number, one in enumerate(met, 1):
-        row = row + 1 if one else 0
+    for number, is_met in enumerate(met, 1):
+        row = row + 1 if is_met else 0
         if row == run:
             return number
     return None
 
 
 def note_curves(rehearsals: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[int, float]]]:
-    """By rehearsal steps, the share of replies without the note that do what it asks, on prompts held back from
-    them and of those that were sampled to be rehearsed; where no program knows, the share of the first KL left."""
-    held, sampled, apart, before = *(list[tuple[int, float]]() for _ in range(3)), 0
+    """Return curves by training step of a note's distillation: compliance without the note.
+
+    One curve is of held-out prompts and one of training prompts; without a checker, the remaining share of the first
+    KL.
+    """
+    held_out, sampled, apart, before = *(list[tuple[int, float]]() for _ in range(3)), 0
     first = max((row["kl"][0] for row in rehearsals[:1]), default=0.0) or 1.0
     for row in rehearsals:
         at = [before + step for step in row["measured_after"]]
-        held += [(step, met / row["held_back"]) for step, met in zip(at, row["met"], strict=True) if met is not None]
+        held_out += [
+            (step, met / row["held_back"]) for step, met in zip(at, row["met"], strict=True) if met is not None
+        ]
         sampled += [(before + step, met / count) for step, met, count in row["sampled"]]
         apart += [(step, min(1.0, kl / first)) for step, kl in zip(at, row["kl"], strict=True)]
         before += row["steps"]
-    return {"held-back prompts": held, "rehearsed prompts": sampled} if held else {"distance left": apart}
+    return {"held-back prompts": held_out, "rehearsed prompts": sampled} if held_out else {"distance left": apart}
 
 
 def curve(turns: Iterable[SimulatedTurn], *, window: int = 8) -> list[tuple[int, float]]:
-    """The share of the last ``window`` first replies that met the preference, by how many had been read."""
+    """Return the preference rate over the last ``window`` first replies, by the number read."""
     met = [turn.met for turn in turns if turn.round == 0]
     recent = (met[max(0, at - window) : at] for at in range(1, len(met) + 1))
     return [(at, sum(part) / len(part)) for at, part in enumerate(recent, 1)]
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """Shares in 0 .. 1 as little bars."""
+    """Return shares in 0 .. 1 as small bars."""
     return "".join(_BARS[min(len(_BARS) - 1, int(value * len(_BARS)))] for value in values)
 
 
 def spread(values: Sequence[float]) -> dict[str, float | None]:
-    """Mean, standard deviation (0 for one value), least and most, and the mean's 95 % interval (None for under three).
+    """Return mean, standard deviation (0 for one value), minimum, maximum, and the mean's 95 % interval.
 
-    The interval is Student's, over the seeds.
+    The interval is Student's, over the seeds, and None for fewer than three values.
     """
     deviation = statistics.stdev(values) if len(values) > 1 else 0.0
-    found = {"mean": statistics.fmean(values), "deviation": deviation, "least": min(values), "most": max(values)}
+    figures = {"mean": statistics.fmean(values), "deviation": deviation, "least": min(values), "most": max(values)}
     within = interval(values, alpha=0.025)
     ends = {"low": within.low, "high": within.high}
     return {
-        **{name: round(value, 4) for name, value in found.items()},
+        **{name: round(value, 4) for name, value in figures.items()},
         **{name: round(value, 4) if math.isfinite(value) else None for name, value in ends.items()},
     }

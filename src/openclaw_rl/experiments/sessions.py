@@ -1,7 +1,7 @@
-"""Simulated users over HTTP: they talk to the public API like any client.
+"""Simulated users over HTTP: clients of the public API.
 
-turns = await run_sessions(client, user, range(12))      several sessions at once; every reply that was read
-replies = await sample_replies(client, prompts, ...)     replies that nothing is learned from
+turns = await run_sessions(client, user, range(12))      several sessions at once; every reply that a user read
+replies = await sample_replies(client, prompts, ...)     replies that train nothing
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
     from openclaw_rl.clients.api import ApiClient, ApiReply
 
 
-# Simulated users: seeded and offline. Pure; `sessions` lets them talk to the public API like any client.
+# Simulated users: seeded and offline. Pure; `run_sessions` connects them to the public API.
 #
 #     user = SimulatedUser(PREFERENCES["short"], seed=3)
 #     session = user.session(0)                    the same seed and number always make the same session
 #     session.opening                              "What is a comet?"
 #     session.respond(reply)                       a complaint, thanks, or None when the user has left
 #
-# A user asks one thing a session, complains in other words each time while the preference is not met, at most
-# ``rounds`` times, and thanks when it is; nobody thanks for a degenerate reply, whatever its form.
+# A user asks one question per session, complains with varied wording while the preference is not met, at most
+# ``rounds`` times, and gives thanks when it is; a degenerate reply never earns thanks, whatever its form.
 
 WORD_PROBLEMS = 8
-"""one in so many tasks is a word problem, for preferences that these can show"""
+"""one in this many tasks is a word problem, for preferences that word problems can show"""
 
 
 class SimulatedUser:
-    """Has one preference. ``about`` narrows what is asked; ``rounds`` is how often a session complains at most."""
+    """User with one preference; ``about`` narrows the tasks, ``rounds`` limits the complaints per session."""
 
     def __init__(
         self, preference: Preference, *, seed: int = 0, name: str = "u1", rounds: int = 1, about: About | None = None
@@ -47,13 +47,13 @@ class SimulatedUser:
         self._tasks = user_tasks(preference, seed=seed, about=about)
 
     def session(self, number: int) -> SimulatedSession:
-        """Session ``number``: what is asked and how is settled by the seed and the number alone."""
+        """Return session ``number``, determined by the seed and the number alone."""
         rng = random.Random(f"{self.preference.name} {self.seed} {self.name} {number}")
         return SimulatedSession(self.preference, self._tasks[number % len(self._tasks)], rng=rng, rounds=self.rounds)
 
 
 class SimulatedSession:
-    """One conversation as its user sees it. ``met`` says whether the last reply met the preference."""
+    """One conversation from its user's side; ``met`` is True if the last reply met the preference."""
 
     def __init__(self, preference: Preference, task: Task, *, rng: random.Random, rounds: int) -> None:
         self.preference, self.task, self.rounds = preference, task, rounds
@@ -64,7 +64,7 @@ class SimulatedSession:
         self._complaints: list[str] = []
 
     def respond(self, reply: str) -> str | None:
-        """What the user writes after a reply; None once they have written their last message (``over``)."""
+        """Return the user's message after a reply; None after their last message (``over``)."""
         if self.over:
             return None
         self.met = meets(self.preference, self.task, reply)
@@ -78,25 +78,25 @@ class SimulatedSession:
         return self._complaints[-1]
 
     def _complaint(self, first: Sequence[str]) -> str:
-        """Any phrasing at first; a repeated complaint is precise, and in other words while there are any."""
+        """Choose any phrasing at first; then a precise one, without repetition while unused ones remain."""
         phrasings = self.preference.precise if self._complaints else first
-        return self._rng.choice([one for one in phrasings if one not in self._complaints] or phrasings)
+        return self._rng.choice([phrasing for phrasing in phrasings if phrasing not in self._complaints] or phrasings)
 
 
 def meets(preference: Preference, task: Task, reply: str) -> bool:
-    """Whether a reply meets the preference and is not degenerate: the same rule in sessions and on held-out prompts."""
+    """Return True if a reply meets the preference and is not degenerate, in sessions and on held-out prompts alike."""
     return preference.met_by(reply) and not is_degenerate(task, reply)
 
 
 def is_degenerate(task: Task, reply: str) -> bool:
-    """Whether a reply to this task is none at all; a bare figure answers a word problem."""
+    """Return True if a reply to this task is degenerate; a bare figure answers a word problem."""
     return degenerate(reply, figure=task.answer is not None) is not None
 
 
 def user_tasks(
     preference: Preference, *, seed: int, held: bool = False, about: About | None = None
 ) -> tuple[Task, ...]:
-    """What a user with this preference asks, in the seed's order; the held-out half shares nothing with the other."""
+    """Return this user's tasks in the seed's order; the held-out half is disjoint from the training half."""
     kind = about or preference.about
     written = list((everyday.held_out if held else everyday.training)(kind))
     if preference.word_problems and kind == "everyday":
@@ -106,14 +106,14 @@ def user_tasks(
 
 
 LAST_TOKENS = 2
-"""the reply to a user's last message, which nobody reads, need not be long"""
+"""limit for the reply to a user's last message, which is not used"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedTurn:
-    """One reply that a user read: the message before it, the response to it, its version, whether it was met.
+    """One reply that a user read, with the message before it, the response to it, its version and the result.
 
-    ``round`` 0 is the first reply of a session, the one that a preference is measured on. ``turn`` is the server's id.
+    ``round`` 0 is a session's first reply, on which the preference is measured. ``turn`` is the server's id.
     """
 
     user: str
@@ -137,7 +137,7 @@ Ready = Callable[[], Awaitable[bool]]
 
 
 async def at_once() -> bool:
-    """Begin each session as soon as there is room for it."""
+    """Start each session as soon as there is a free slot."""
     return True
 
 
@@ -152,9 +152,9 @@ async def run_sessions(
     rewrite: Rewrite = str,
     ready: Ready = at_once,
 ) -> list[SimulatedTurn]:
-    """Run the sessions of ``numbers``, ``concurrency`` at once; every reply that was read, in the order of reading.
+    """Run the sessions of ``numbers``, ``concurrency`` at once; return every reply that was read, in reading order.
 
-    ``named`` sends a session's name and its end in headers; without it the client declares nothing. ``rewrite`` may
+    ``named`` sends a session's name and its end in headers; without it the client declares neither. ``rewrite`` may
     change the opening message (a memory pasted into the prompt). ``ready`` is awaited before each session: False ends
     the run, and waiting in it slows the users down.
     """
@@ -177,7 +177,7 @@ async def run_sessions(
 
 
 async def accept_proposed(client: ApiClient) -> int:
-    """Answer yes to "did you mean this for all replies?" for each proposed note; return the number of answers."""
+    """Accept each proposed note ("did you mean this for all replies?"); return the number of answers."""
     proposed = [note.number for note in await client.notes() if note.state == "proposed"]
     for number in proposed:
         await client.accept_note(number)
@@ -194,7 +194,7 @@ async def run_session(
     on_turn: OnTurn = lambda _: None,
     rewrite: Rewrite = str,
 ) -> list[SimulatedTurn]:
-    """Run one session from its opening to the user's last message; ``notes`` lets standing notes into the prompts."""
+    """Run one session from its opening to the user's last message; ``notes`` puts standing notes into the prompts."""
     session, turns = user.session(number), list[SimulatedTurn]()
     name = f"{user.name}-{user.preference.name}-{user.seed}-{number}"
     history: list[Message] = []
@@ -207,7 +207,7 @@ async def run_session(
             Prompt(messages=tuple(history)),
             session=name if named else None,
             done=named and last,
-            train=not (named and last),  # nothing is learned from the reply to the last message
+            train=not (named and last),  # the reply to the last message trains nothing
             notes=notes,
             options={"max_tokens": max_tokens, "seed": _seed(name, len(turns)), **user.preference.sampling},
         )
@@ -258,9 +258,9 @@ async def sample_replies(
     notes: bool = False,
     on_reply: Callable[[int, ApiReply], None] = lambda _number, _reply: None,
 ) -> list[ApiReply]:
-    """One reply to each prompt, ``concurrency`` at once, none of them learned from; in the order of the prompts.
+    """Return one reply per prompt, in prompt order, ``concurrency`` at once; none of them trains.
 
-    ``notes`` lets the user's standing notes into the prompts; what is measured otherwise is the policy alone.
+    ``notes`` puts the user's standing notes into the prompts; without them the policy alone is measured.
     """
     room = asyncio.Semaphore(concurrency)
     named = {} if model is None else {"model": model}
@@ -282,5 +282,5 @@ async def sample_replies(
 
 
 def _seed(*what: object) -> int:
-    """A seed that depends on all of ``what``, so that a request samples alike in every run."""
+    """Return a seed that depends on all arguments, so that a request samples the same reply in every run."""
     return int.from_bytes(hashlib.sha256(repr(what).encode()).digest()[:6], "big")
