@@ -110,7 +110,7 @@ def test_an_environment_is_told_all_that_it_breaks() -> None:
     with pytest.raises(AssertionError) as caught:
         check_env(Moody())
     assert str(caught.value).splitlines()[1:] == [
-        "- step() says nothing and is not done: the policy has nothing to reply to",
+        "- step() returns no message and is not done: the policy has nothing to reply to",
         "- the same task and seed begin with two different prompts",
         "- the second close() raises RuntimeError: closed already",
     ]
@@ -152,7 +152,7 @@ def test_a_sloppy_policy_is_told_all_that_it_breaks() -> None:
         check_policy(Sloppy(tool_format="xml"))
     for fault in (
         "tool_format is 'xml'; known: hermes, llama, pythonic, harmony, none",
-        "the deltas say 'other', the reply 'ok'",
+        "the deltas contain 'other', the reply 'ok'",
         "a completion's sampling is not the one asked for",
         "a reply is longer than max_tokens",
         "prompt_tokens are not those of encode(prompt)",
@@ -218,7 +218,7 @@ def test_a_rollout_without_measure_is_told() -> None:
         "- one episode has several sessions",
         "- the group is not passed on",
         "- it asks 2 times with max_steps 1",
-        "- two episodes of one task share a session, so that their turns are taken for one talk: give each its own",
+        "- two episodes of one task share a session, so that their turns count as one conversation: give each its own",
     ]
 
 

@@ -1,18 +1,18 @@
-"""The fakes that the test suite uses, for the tests of a plugin too.
+"""Fakes and checks, for this package's tests and for the tests of a plugin.
 
-    rows       one line for each noun: `make_message`, `make_prompt`, `make_completion`, `make_turn`, `make_case`, ...
-    policies   `ScriptedPolicy`, which replies as a script says and fails on demand; `FakePolicy`, which learns hints
+    rows       one-line builders of each type: `make_message`, `make_prompt`, `make_completion`, `make_turn`, ...
+    policies   `ScriptedPolicy`, which replies by a script and fails on demand; `FakePolicy`, which learns hints
     judges     `FakeJudge`; `JudgeEndpoint`, an endpoint for the LLM judge
-    envs       `FakeEnv`, an environment with given rewards; `FakeChatClient`, a client without a server
-    ledgers    `MemoryLedger`, the ledger as the API sees it; `TemporaryLedger`, a real one with every writer;
+    envs       `FakeEnv`, an environment with fixed rewards; `FakeChatClient`, a client without a server
+    ledgers    `MemoryLedger`, the API's ledger in memory; `TemporaryLedger`, a real one with every writer;
                `MemoryVersions`, versions for `LiveVersions`
     servers    `serving`: the API on a free port for the length of a block; `fake_api` without one; `request_limits`;
                `sse_events`, `chat_chunks`
     apps       `ticking_app`, `running_app`: the whole application on fakes
-    clocks     `FakeClock`; `wait_until` for what another process does
-    checks     `check_judge(judge)`, `check_env(env)` ...: whether a plugin keeps its port's promises
+    clocks     `FakeClock`; `wait_until` for an event in another process
+    checks     `check_judge(judge)`, `check_env(env)` ...: check that a plugin fulfils its port's contract
 
-Nothing here needs weights, a network or a GPU; `check_loss` alone needs torch.
+All of it runs without weights, network or GPU; `check_loss` alone needs torch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An environment with given rewards, and a client of the API without a server."""
+"""An environment with fixed rewards, and an API client without a server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from openclaw_rl.types import Message, Prompt, Tool
 
 
 class FakeEnv:
-    """An `Env` that pays ``rewards``, one a step, and is done after the last; the tasks in ``fails`` raise in `step`.
+    """An `Env` that pays ``rewards``, one per step, and is done after the last; tasks in ``fails`` raise in `step`.
 
     >>> import asyncio
     >>> from openclaw_rl.testing import make_message
@@ -30,7 +30,7 @@ class FakeEnv:
         self.task = ""
         self.steps = 0
         self.closed = 0
-        """how often `close` was called"""
+        """number of `close` calls"""
 
     def tasks(self) -> Sequence[str]:
         return ("a", "b")
@@ -45,18 +45,18 @@ class FakeEnv:
             raise RuntimeError(f"the floor gave way under {self.task}")
         reward = self.rewards[self.steps]
         self.steps += 1
-        left = len(self.rewards) - self.steps
-        message = Message(role="user", content=f"{left} left after {reply.content}")
-        return Observation(messages=(message,), reward=reward, done=left == 0)
+        remaining = len(self.rewards) - self.steps
+        message = Message(role="user", content=f"{remaining} left after {reply.content}")
+        return Observation(messages=(message,), reward=reward, done=remaining == 0)
 
     async def close(self) -> None:
         self.closed += 1
 
 
 class FakeChatClient:
-    """A `ChatClient` that replies ``r1``, ``r2`` ... or the same ``reply`` each time, and keeps all that it is sent.
+    """A `ChatClient` that replies ``r1``, ``r2`` ... or the same ``reply`` each time, and records all requests.
 
-    ``gate`` holds every reply back until it is set; ``full`` is set when ``seats`` requests have come.
+    ``gate`` delays every reply until it is set; ``full`` is set when ``seats`` requests have arrived.
 
     >>> import asyncio
     >>> from openclaw_rl.testing import make_prompt
@@ -70,7 +70,7 @@ class FakeChatClient:
         self.scores: list[tuple[str, float | None]] = []
         """turn, score"""
         self.rewards: list[tuple[str, float | str | None]] = []
-        """session, score or why it failed"""
+        """session, score or the reason for its failure"""
         self.ended: list[str] = []
         """sessions"""
         self.full = asyncio.Event()

@@ -15,7 +15,7 @@ from openclaw_rl.types import Feedback, Hint, SessionReward, Turn, Version, Vers
 
 
 class MemoryLedger:
-    """The ledger as the API sees it, in memory; every write raises ``fails`` once that is set.
+    """The API's ledger in memory; every write raises ``fails`` if it is set.
 
     >>> from openclaw_rl.testing import make_turn
     >>> ledger = MemoryLedger()
@@ -72,19 +72,20 @@ class MemoryLedger:
 
     @property
     def last(self) -> Turn:
-        """The newest turn."""
+        """Return the newest turn."""
         return list(self.turns.values())[-1]
 
     def wait_for_turns(self, count: int) -> None:
-        """Return when there are so many turns: a server writes a turn after its answer."""
+        """Wait for ``count`` turns, since a server writes a turn after its answer."""
         with self._changed:
             assert self._changed.wait_for(lambda: len(self.turns) >= count, timeout=20)
 
 
 class TemporaryLedger:
-    """A real ledger with every writer at hand: ``serve``, ``collect``, ``judge`` and ``train``.
+    """A real ledger with every writer: ``serve``, ``collect``, ``judge`` and ``train``.
 
-    It lies in ``folder``, or in a folder of its own that goes with it; ``place`` is where else the ledger itself is.
+    It is stored in ``folder``, or in a temporary folder removed on close; ``place`` overrides the ledger's own
+    location.
 
     >>> with TemporaryLedger() as ledger:
     ...     turn = ledger.add(-1.0, "Be brief, please.", user="ann")
@@ -104,14 +105,14 @@ class TemporaryLedger:
     def add(
         self, score: float | None, *hints: str | Hint, outcome: Mapping[str, Any] | None = None, **turn: Any
     ) -> Turn:
-        """A turn with its outcome and its verdict, ready to train; ``turn`` and ``outcome`` are fields of theirs."""
-        made = make_turn(**turn)
-        self.serve.add_turn(made)
-        settled = make_outcome(made, **{"at": made.at, **(outcome or {})})
+        """Add a turn with its outcome and verdict, ready to train; ``turn`` and ``outcome`` set fields of these."""
+        added = make_turn(**turn)
+        self.serve.add_turn(added)
+        settled = make_outcome(added, **{"at": added.at, **(outcome or {})})
         self.collect.settle([settled], [], turns_read=self.serve.newest("turns"))
-        given = tuple(hint if isinstance(hint, Hint) else Hint(text=hint) for hint in hints)
-        self.judge.add_verdicts([make_verdict(made, score, hints=given, at=made.at)])
-        return made
+        hint_rows = tuple(hint if isinstance(hint, Hint) else Hint(text=hint) for hint in hints)
+        self.judge.add_verdicts([make_verdict(added, score, hints=hint_rows, at=added.at)])
+        return added
 
     def close(self) -> None:
         for ledger in (self.serve, self.collect, self.judge, self.train):
@@ -127,7 +128,7 @@ class TemporaryLedger:
 
 
 class MemoryVersions:
-    """Versions in memory, for `LiveVersions`; the one added last is live."""
+    """Versions in memory, for `LiveVersions`; the last added is live."""
 
     def __init__(self, *versions: Version) -> None:
         self._versions = {version.number: version for version in versions}

@@ -1,4 +1,4 @@
-"""A policy that replies as a script says, and fails on demand."""
+"""Scripted policy and judges that fail on demand."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from openclaw_rl.ports import Ability, Alternative, Case, Delta, Piece, Scores, 
 from openclaw_rl.types import Completion, Hint, Message, Prompt, Sampling, Tokens, Verdict, Version
 
 END = 1_114_112
-"""the token that ends a turn; every other token is one character"""
+"""token that ends a turn; every other token is one character"""
 
 
 class ScriptedPolicy:
-    """A `Policy` with a given reply: one character a token, log-prob -1/(position + 2), live version 3.
+    """A `Policy` with a fixed reply: one character per token, log-prob -1/(position + 2), live version 3.
 
     >>> import asyncio
     >>> from openclaw_rl.testing import make_prompt
@@ -41,22 +41,22 @@ class ScriptedPolicy:
         self.abilities: frozenset[Ability] = frozenset({"tool_choice", "json_schema"})
         self.reply = reply
         self.requests: list[tuple[Prompt, Sampling, int | None]] = []
-        """every request so far, with the version it named"""
+        """every request so far, with its version"""
         self.loaded: list[int] = []
         self.down = 0
-        """so many requests find the backend down"""
+        """number of next requests that fail as if the backend were down"""
         self.stall_after: int | None = None
-        """after so many tokens, no more come, for ever"""
+        """number of tokens after which a stream stalls forever"""
         self.break_after: int | None = None
-        """after so many tokens, the backend fails"""
+        """number of tokens after which the backend fails"""
         self.breaks = 10**6
-        """so many replies do"""
+        """number of replies that fail so"""
         self.pause_after: int | None = None
-        """after so many tokens, it waits for `go_on`"""
+        """number of tokens after which a stream waits for `go_on`"""
         self.began = threading.Event()
-        """set when the first request comes"""
+        """set by the first request"""
         self.closed = threading.Event()
-        """set when a stream is over, finished or not"""
+        """set when a stream ends, finished or not"""
         self._go_on = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._live = 3
@@ -66,15 +66,15 @@ class ScriptedPolicy:
         return self._live
 
     def go_on(self) -> None:
-        """End the pause; from any thread."""
+        """End the pause, from any thread."""
         assert self._loop is not None
         self._loop.call_soon_threadsafe(self._go_on.set)
 
     async def start(self) -> None:
-        """Nothing to make ready."""
+        """Do nothing: the policy is always ready."""
 
     async def stop(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: the policy holds no resources."""
 
     async def generate(self, prompt: Prompt, sampling: Sampling, *, version: int | None = None) -> Stream:
         self.requests.append((prompt, sampling, version))
@@ -100,13 +100,13 @@ class ScriptedPolicy:
         sampled = text[: sampling.max_tokens] if cut else text
         if stop:
             sampled = text[: text.index(stop) + len(stop)]
-        shown = sampled[: -len(stop)] if stop else sampled
+        visible = sampled[: -len(stop)] if stop else sampled
         for at, char in enumerate(sampled):
             await self._trouble(at)
-            yield Delta(text=char if at < len(shown) else "", pieces=(_piece(char, at, sampling.top_logprobs),))
+            yield Delta(text=char if at < len(visible) else "", pieces=(_piece(char, at, sampling.top_logprobs),))
         ids = [ord(char) for char in sampled] + ([] if cut or stop else [END])
         yield Completion(
-            reply=Message(role="assistant", content=shown),
+            reply=Message(role="assistant", content=visible),
             prompt_tokens=prompt_ids,
             reply_tokens=tuple(ids),
             logprobs=tuple(-1 / (at + 2) for at in range(len(ids))),
@@ -116,7 +116,7 @@ class ScriptedPolicy:
         )
 
     async def _trouble(self, at: int) -> None:
-        """What the test wants to happen before token ``at``."""
+        """Stall, pause or fail before token ``at``, as the test has set."""
         if at == self.stall_after:
             await asyncio.Event().wait()
         if at == self.pause_after:
@@ -150,15 +150,15 @@ class ScriptedPolicy:
 
 
 def _piece(char: str, at: int, top: int) -> Piece:
-    others = tuple(Alternative(token=97 + i, text=chr(97 + i), logprob=-2.0) for i in range(top))
-    return Piece(token=ord(char), text=char, logprob=-1 / (at + 2), top=others)
+    alternatives = tuple(Alternative(token=97 + i, text=chr(97 + i), logprob=-2.0) for i in range(top))
+    return Piece(token=ord(char), text=char, logprob=-1 / (at + 2), top=alternatives)
 
 
-# A judge with a given answer, and an endpoint for the LLM judge.
+# A judge with a fixed answer, and an endpoint for the LLM judge.
 
 
 class FakeJudge:
-    """A `Judge` with one score and its hints for every case, or a function of the case; ``cases`` are those it saw.
+    """A `Judge` with one score and its hints for every case, or a function of the case; ``cases`` records its input.
 
     An error in place of a score is raised: ``FakeJudge(JudgeUnavailable("down"))``.
 
@@ -185,7 +185,7 @@ class FakeJudge:
 
 
 def vote_json(score: int, hint: str | None = None, kind: str | None = None) -> str:
-    """One vote as the LLM judge asks for it.
+    """Return one vote in the LLM judge's format.
 
     >>> json.loads(vote_json(-1, "Be brief.", "rule"))["score"]
     -1
@@ -194,15 +194,15 @@ def vote_json(score: int, hint: str | None = None, kind: str | None = None) -> s
 
 
 def chat_answer(text: str, *, tokens: int = 10) -> httpx2.Response:
-    """What a chat completions endpoint sends back for a reply of ``text``."""
+    """Return a chat completions response with the reply ``text``."""
     return httpx2.Response(200, json={"choices": [{"message": {"content": text}}], "usage": {"total_tokens": tokens}})
 
 
 class JudgeEndpoint:
-    """A chat completions endpoint that gives each of ``answers`` once, in order, and then the last one for ever.
+    """A chat completions endpoint that returns each of ``answers`` once, in order, and then repeats the last.
 
-    An answer is the model's text, an HTTP status, an error to raise, or a response. Give it to an HTTP client as its
-    transport, ``httpx2.MockTransport(endpoint)``, or put it on a port with ``listening(endpoint.app)``.
+    An answer is the model's text, an HTTP status, an error to raise, or a response. Use it as an HTTP client's
+    transport, ``httpx2.MockTransport(endpoint)``, or serve it on a port with ``listening(endpoint.app)``.
 
     >>> endpoint = JudgeEndpoint(503, vote_json(1))
     >>> with httpx2.Client(transport=httpx2.MockTransport(endpoint)) as client:
@@ -228,7 +228,7 @@ class JudgeEndpoint:
         return chat_answer(answer) if isinstance(answer, str) else answer
 
     async def app(self, scope: dict[str, Any], receive: Callable[[], Any], send: Callable[[Any], Any]) -> None:
-        """The same as an ASGI app.
+        """Serve the same answers as an ASGI app.
 
         >>> from openclaw_rl.testing import listening
         >>> with listening(JudgeEndpoint(vote_json(1)).app) as url:
@@ -236,10 +236,10 @@ class JudgeEndpoint:
         200
         """
         assert scope["type"] == "http", "listening() starts no lifespan that this app needs"
-        body, more = b"", True
-        while more:
+        body, is_open = b"", True
+        while is_open:
             message = await receive()
-            body, more = body + message.get("body", b""), message.get("more_body", False)
+            body, is_open = body + message.get("body", b""), message.get("more_body", False)
         answer = self(httpx2.Request("POST", "http://judge", content=body, headers=scope["headers"]))
         headers = [(b"content-type", b"application/json")]
         await send({"type": "http.response.start", "status": answer.status_code, "headers": headers})

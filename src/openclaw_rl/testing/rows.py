@@ -1,4 +1,4 @@
-"""One line for each noun. What a test does not name has a plain value; what it names goes to the type as it is."""
+"""One-line builders of each type: fields that a test does not set have plain defaults."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from openclaw_rl.types import Completion, Message, Outcome, Prompt, Sample, Samp
 
 
 def make_message(role: Any, content: str, **fields: Any) -> Message:
-    """A message.
+    """Return a message.
 
     >>> make_message("user", "Tell me about tea").content
     'Tell me about tea'
@@ -21,7 +21,7 @@ def make_message(role: Any, content: str, **fields: Any) -> Message:
 
 
 def make_prompt(*contents: str) -> Prompt:
-    """A prompt whose messages alternate user, assistant, user ...
+    """Return a prompt whose messages alternate user, assistant, user ...
 
     >>> [message.role for message in make_prompt("Tell me about tea", "It is a plant.", "Shorter!").messages]
     ['user', 'assistant', 'user']
@@ -31,7 +31,7 @@ def make_prompt(*contents: str) -> Prompt:
 
 
 def make_completion(text: str = "ok", **fields: Any) -> Completion:
-    """A reply of two tokens by version 0.
+    """Return a reply of two tokens by version 0.
 
     >>> make_completion("Tea is a plant.").logprobs
     (-0.5, -0.25)
@@ -49,7 +49,7 @@ def make_completion(text: str = "ok", **fields: Any) -> Completion:
 
 
 def make_turn(text: str = "hello", *, completion: Completion | None = None, **fields: Any) -> Turn:
-    """A turn of user u1, who says ``text``; ``prompt`` replaces the whole prompt.
+    """Return a turn of user u1 with the message ``text``; ``prompt`` replaces the whole prompt.
 
     >>> make_turn("Tell me about tea", session="s").prompt.messages[0].content
     'Tell me about tea'
@@ -59,7 +59,7 @@ def make_turn(text: str = "hello", *, completion: Completion | None = None, **fi
 
 
 def make_outcome(turn: Turn, **fields: Any) -> Outcome:
-    """The outcome of a main turn after which the user says "thanks".
+    """Return the outcome of a main turn that the user answers with "thanks".
 
     >>> make_outcome(make_turn()).next_state[0].content
     'thanks'
@@ -76,7 +76,7 @@ def make_outcome(turn: Turn, **fields: Any) -> Outcome:
 
 
 def make_verdict(turn: Turn, score: float | None = 1.0, **fields: Any) -> Verdict:
-    """A judge's verdict on a turn.
+    """Return a judge's verdict on a turn.
 
     >>> make_verdict(make_turn(), -1.0).source
     'judge'
@@ -85,7 +85,7 @@ def make_verdict(turn: Turn, score: float | None = 1.0, **fields: Any) -> Verdic
 
 
 def make_case(*next_state: Message | str, reply: str = "ok", **outcome: Any) -> Case:
-    """What a judge is given: a turn, and what came after it (a string is what the user says; default "thanks").
+    """Return a judge's input: a turn and its next state (a string is a user message; default "thanks").
 
     >>> make_case("Too long!").outcome.next_state[0].role
     'user'
@@ -96,37 +96,37 @@ def make_case(*next_state: Message | str, reply: str = "ok", **outcome: Any) -> 
 
 
 def make_sample(advantage: float | None = 1.0, *hints: str, **fields: Any) -> Sample:
-    """A turn ready to train: with an advantage, with hints, or with both.
+    """Return a turn ready to train: with an advantage, with hints, or with both.
 
     >>> make_sample(None, "Be brief, please.").teachers[0].messages[-1].content
     'hello\\n\\nBe brief, please.'
     """
     turn = make_turn()
-    done = turn.completion
+    completion = turn.completion
     plain: dict[str, Any] = {
         "turn": turn.id,
         "user": turn.user,
         "prompt": turn.prompt,
-        "prompt_tokens": done.prompt_tokens,
-        "reply_tokens": done.reply_tokens,
-        "logprobs": done.logprobs,
-        "mask": (True,) * len(done.reply_tokens),
+        "prompt_tokens": completion.prompt_tokens,
+        "reply_tokens": completion.reply_tokens,
+        "logprobs": completion.logprobs,
+        "mask": (True,) * len(completion.reply_tokens),
         "advantage": advantage,
         "teachers": tuple(turn.prompt.hinted(hint) for hint in hints),
-        "temperature": done.sampling.temperature,
-        "version": done.version,
+        "temperature": completion.sampling.temperature,
+        "version": completion.version,
     }
     return Sample(**{**plain, **fields})
 
 
-# Time in tests: a clock that a test moves, and a wait for something to become true.
+# Time in tests: a clock that a test advances, and a wait for a condition.
 
 PATIENCE = 60.0
-"""seconds after which a wait is given up: only a test that fails takes so long"""
+"""timeout in seconds: only a failing test takes this long"""
 
 
 class FakeClock:
-    """Time that passes only by `sleep` or by hand.
+    """Clock that advances only by `sleep` or by hand.
 
     >>> clock = FakeClock(100.0)
     >>> asyncio.run(clock.sleep(5.0))
@@ -142,13 +142,13 @@ class FakeClock:
         return self.now
 
     async def sleep(self, seconds: float) -> None:
-        """Pass the time at once."""
+        """Advance the time at once."""
         self.slept.append(seconds)
         self.now += seconds
 
 
 def wait_until(condition: Callable[[], bool], *, pause: float = 0.02) -> None:
-    """Return when ``condition()`` holds; raises TimeoutError after a minute. For what another process or thread does.
+    """Wait until ``condition()`` is true, for events in another process or thread; raise TimeoutError after a minute.
 
     >>> wait_until(lambda: True)
     """
@@ -160,10 +160,10 @@ def wait_until(condition: Callable[[], bool], *, pause: float = 0.02) -> None:
 
 
 async def until(condition: Callable[[], bool], *, pause: float = 0.01) -> None:
-    """The same in an event loop.
+    """Wait until ``condition()`` is true without blocking the event loop.
 
     >>> asyncio.run(until(lambda: True))
     """
     async with asyncio.timeout(PATIENCE):
-        while not condition():  # noqa: ASYNC110 (the condition is of another process or thread)
+        while not condition():  # noqa: ASYNC110 (the condition changes in another process or thread)
             await asyncio.sleep(pause)

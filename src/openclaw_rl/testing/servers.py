@@ -1,4 +1,4 @@
-"""The API on a free port of this machine, for the length of a block, and readers of its streams."""
+"""The API on a free local port for the length of a block, and readers of its streams."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from openclaw_rl.views import status as views
 
 
 class RunningServer:
-    """A server that runs, with a client of it, its policy and its ledger at hand."""
+    """A running server with its client, policy and ledger."""
 
     def __init__(self, policy: Any, ledger: Any, url: str, app: Any) -> None:
         self.policy = policy
@@ -43,7 +43,7 @@ class RunningServer:
         self._client = self.client()
 
     def client(self, **headers: str) -> httpx2.Client:
-        """One more client, with headers of its own; it is closed with the server at the latest."""
+        """Open another client, with its own headers; it is closed with the server at the latest."""
         self._clients.append(httpx2.Client(base_url=self.url, headers=headers, timeout=30, verify=False))
         return self._clients[-1]
 
@@ -52,7 +52,7 @@ class RunningServer:
             client.close()
 
     def post(self, path: str, body: Any, **headers: str) -> httpx2.Response:
-        """POST as JSON (bytes as they are); ``x_session_id="s"`` is the header X-Session-Id."""
+        """POST as JSON (bytes unchanged); ``x_session_id="s"`` is the header X-Session-Id."""
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         return self._client.post(path, content=content, headers={"content-type": "application/json", **_names(headers)})
 
@@ -60,7 +60,7 @@ class RunningServer:
         return self._client.get(path, headers=_names(headers))
 
     def chat(self, text: str = "hi", *, headers: dict[str, str] | None = None, **fields: Any) -> httpx2.Response:
-        """A chat completion of one user message; ``fields`` are the request's own."""
+        """Request a chat completion of one user message; ``fields`` are the request's own."""
         body = {"model": "toy", "messages": [{"role": "user", "content": text}], **fields}
         return self._client.post("/v1/chat/completions", json=body, headers=headers or {})
 
@@ -70,7 +70,7 @@ def _names(headers: dict[str, str]) -> dict[str, str]:
 
 
 def request_limits(**changes: Any) -> RequestLimits:
-    """The limits of a server with the settings' defaults, but for ``changes``.
+    """Return the limits of a server with default settings, except for ``changes``.
 
     >>> request_limits(messages=3).messages
     3
@@ -89,7 +89,7 @@ def fake_api(
     health: Callable[[], Mapping[str, Any]] = dict,
     **options: Any,
 ) -> Starlette:
-    """The API with the settings' defaults, but without redaction.
+    """Build the API with default settings, but without redaction.
 
     ``options`` change fields of `AccessRules`, `GenerationRules`, `RecordingRules` and `OutrightRules`.
     """
@@ -97,10 +97,10 @@ def fake_api(
     access = AccessRules(keys={}, own_keys={}, admins=(), cors_origins=())
     recording = replace(build_recording(config), redact=None)
     rules: list[Any] = [access, build_generation(config, policy, None), recording, build_outright(config)]
-    known = [{name: options.pop(name) for name in group.__slots__ if name in options} for group in rules]
+    changes = [{name: options.pop(name) for name in group.__slots__ if name in options} for group in rules]
     assert not options, f"no rule is called {', '.join(options)}"
     access, generation, recording, outright = (
-        replace(group, **given) for group, given in zip(rules, known, strict=True)
+        replace(group, **fields) for group, fields in zip(rules, changes, strict=True)
     )
     return build_app(
         policy=policy,
@@ -119,7 +119,7 @@ def fake_api(
 
 @contextlib.contextmanager
 def serving(policy: Any = None, *, ledger: Any = None, **options: Any) -> Iterator[RunningServer]:
-    """The API over ``policy`` and ``ledger`` (a `ScriptedPolicy` and a `MemoryLedger`); ``options`` to `fake_api`.
+    """Serve the API over ``policy`` and ``ledger`` (by default fakes); ``options`` are those of `fake_api`.
 
     >>> with serving(ScriptedPolicy("Tea is a plant.")) as server:
     ...     answer = server.chat("Tell me about tea").json()
@@ -137,7 +137,7 @@ def serving(policy: Any = None, *, ledger: Any = None, **options: Any) -> Iterat
 
 
 class _PromptServer(uvicorn.Server):
-    """Ends within milliseconds of being told, where uvicorn looks ten times a second: a suite stops hundreds."""
+    """Stops within milliseconds of the request, where uvicorn checks ten times a second: a suite stops hundreds."""
 
     async def main_loop(self) -> None:
         ticks = 0
@@ -148,9 +148,9 @@ class _PromptServer(uvicorn.Server):
 
 @contextlib.contextmanager
 def listening(app: Any, *, port: int = 0, abrupt: bool = False) -> Iterator[str]:
-    """Any ASGI app on a port of this machine (0: a free one), in a thread; its URL.
+    """Serve any ASGI app on a local port (0: a free one), in a thread; yield its URL.
 
-    With ``abrupt`` it ends without waiting for requests that are under way.
+    With ``abrupt`` it ends without waiting for running requests.
     """
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -170,25 +170,25 @@ def listening(app: Any, *, port: int = 0, abrupt: bool = False) -> Iterator[str]
 
 
 def sse_events(text: str) -> list[tuple[str | None, Any]]:
-    r"""The server-sent events in ``text``: name and data, JSON read; comments left out.
+    r"""Return the server-sent events in ``text``: name and data, with JSON parsed and comments left out.
 
     >>> sse_events('event: delta\ndata: {"a": 1}\n\n: still there\n\ndata: [DONE]\n\n')
     [('delta', {'a': 1}), (None, '[DONE]')]
     """
-    found: list[tuple[str | None, Any]] = []
+    events: list[tuple[str | None, Any]] = []
     for block in text.split("\n\n"):
         fields = dict(line.split(": ", 1) for line in block.split("\n") if line and not line.startswith(":"))
         if "data" in fields:
             data = fields["data"]
-            found.append((fields.get("event"), data if data == "[DONE]" else json.loads(data)))
-    return found
+            events.append((fields.get("event"), data if data == "[DONE]" else json.loads(data)))
+    return events
 
 
 def chat_chunks(text: str) -> Sequence[Any]:
-    """The chunks of a streamed chat completion, which must end with [DONE]."""
-    found = [data for _, data in sse_events(text)]
-    assert found[-1] == "[DONE]"
-    return found[:-1]
+    """Return the chunks of a streamed chat completion, which must end with [DONE]."""
+    chunks = [data for _, data in sse_events(text)]
+    assert chunks[-1] == "[DONE]"
+    return chunks[:-1]
 
 
 # The whole application on fakes: ticked by hand, or running on a free port.
@@ -198,7 +198,7 @@ FAKES = ("policy.backend=fake", "policy.model=fake", "train.backend=fake", "judg
 
 
 def fake_config(root: Path, *settings: str) -> Config:
-    """The configuration of a run in ``root`` on fakes, changed by ``settings`` as ``--set`` takes them.
+    """Return the configuration of a run in ``root`` on fakes, with ``settings`` in the format of ``--set``.
 
     >>> fake_config(Path("run"), "train.batch_size=2").train.batch_size
     2
@@ -207,29 +207,29 @@ def fake_config(root: Path, *settings: str) -> Config:
 
 
 class RunningApp:
-    """The application, a client of its API, and its ledger to look into."""
+    """The application, a client of its API, and its ledger for reading."""
 
     def __init__(self, app: App, client: httpx2.AsyncClient, ledger: LedgerReader) -> None:
         self.app, self.client, self.ledger = app, client, ledger
 
     async def ask(self, *contents: str, headers: Mapping[str, str] | None = None, **fields: Any) -> dict[str, Any]:
-        """A chat completion of messages that alternate user, assistant, user ...; ``fields`` are the request's own."""
+        """Request a chat completion of alternating user and assistant messages; ``fields`` are the request's own."""
         roles = ("user", "assistant")
         messages = [{"role": roles[at % 2], "content": content} for at, content in enumerate(contents)]
         body = {"model": "fake", "messages": messages, **fields}
-        done = await self.client.post("/v1/chat/completions", json=body, headers=dict(headers or {}))
-        assert done.status_code == 200, done.text
-        answer: dict[str, Any] = done.json()
+        response = await self.client.post("/v1/chat/completions", json=body, headers=dict(headers or {}))
+        assert response.status_code == 200, response.text
+        answer: dict[str, Any] = response.json()
         return answer
 
     def show(self, turn: str) -> dict[str, Any]:
-        """All that the ledger knows of a turn, as ``openclaw-rl turn`` shows it."""
+        """Return everything that the ledger holds on a turn, as ``openclaw-rl turn`` shows it."""
         return views.turn(self.ledger, turn)
 
 
 @asynccontextmanager
 async def ticking_app(root: Path, *settings: str) -> AsyncIterator[RunningApp]:
-    """The application without a port: nothing moves until `App.tick` or `App.finish`, so nothing has to be waited for.
+    """Start the application without a port: it acts only in `App.tick` or `App.finish`, so a test never waits.
 
     >>> import tempfile
     >>> from openclaw_rl.versions import LiveVersions
@@ -253,7 +253,7 @@ async def ticking_app(root: Path, *settings: str) -> AsyncIterator[RunningApp]:
 
 @asynccontextmanager
 async def running_app(root: Path, *settings: str) -> AsyncIterator[RunningApp]:
-    """The application on a free port with all its loops, as ``openclaw-rl up`` runs it; ended after the block.
+    """Run the application on a free port with all its loops, as ``openclaw-rl up`` does; stop it after the block.
 
     >>> import tempfile
     >>> async def live(root):

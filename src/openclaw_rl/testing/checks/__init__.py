@@ -1,12 +1,12 @@
-"""Whether a plugin keeps its port's promises: one check a kind, for a plugin's own tests.
+"""Check that a plugin fulfils its port's contract: one check per kind, for a plugin's own tests.
 
     from openclaw_rl.testing import check_judge
 
     def test_my_judge():
         check_judge(MyJudge())
 
-A check starts what it is given, tries it on small cases, and stops it. It raises AssertionError with every promise that
-is broken, one a line.
+A check starts the plugin, tries it on small cases, and stops it. It raises AssertionError that lists every broken
+promise, one per line.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether an environment and a rollout keep their ports' promises."""
+"""Check that an environment and a rollout fulfil their ports' contracts."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from openclaw_rl.testing.envs import FakeChatClient, FakeEnv
 from openclaw_rl.testing.rows import make_message
 from openclaw_rl.types import Message, Prompt
 
-# The promises of a port, and which of them a plugin breaks.
+# A port's promises, and those that a plugin breaks.
 
 
 class Promises:
-    """What a plugin has broken so far; one of the wrong shape raises at once, for nothing else could be tried."""
+    """Promises that a plugin has broken; a plugin of the wrong shape raises at once, as nothing else can be tried."""
 
     def __init__(self, kind: plugins.Kind, thing: Any) -> None:
         self.kind = kind
@@ -30,33 +30,33 @@ class Promises:
             raise AssertionError(str(error)) from error
 
     def hold(self, kept: bool, fault: str) -> bool:
-        """Note ``fault`` unless ``kept``."""
+        """Record ``fault`` unless ``kept``."""
         if not kept and fault not in self.broken:
             self.broken.append(fault)
         return kept
 
     async def tried(self, what: str, work: Awaitable[Any]) -> Any:
-        """What the work gives; None and a fault where it fails."""
+        """Return the work's result; on failure record a fault and return None."""
         try:
             return await work
-        except Exception as error:  # a plugin may fail in any way; its author is told how
+        except Exception as error:  # a plugin may fail in any way; the report shows how
             self.hold(False, f"{what} raises {type(error).__name__}: {error}")
             return None
 
     async def closes(self, what: str, close: Any) -> None:
-        """What is safe to call twice is called twice."""
+        """Call a closing method twice, as it must be safe to."""
         for time in ("first", "second"):
             await self.tried(f"the {time} {what}()", close())
 
     def plain_numbers(self, metrics: Any) -> None:
-        """Metrics are numbers by name; NaN is one, for what could not be measured."""
+        """Check that metrics are numbers by name; NaN is allowed for values that could not be measured."""
         plain = isinstance(metrics, Mapping) and all(
             isinstance(key, str) and isinstance(value, int | float) for key, value in metrics.items()
         )
         self.hold(plain, "the metrics are not plain numbers by name")
 
     def report(self, work: Coroutine[Any, Any, None] | None = None) -> None:
-        """Do the work of an asynchronous check, then raise AssertionError with all that is broken."""
+        """Run an asynchronous check's work, then raise AssertionError with all broken promises."""
         if work is not None:
             asyncio.run(work)
         if self.broken:
@@ -66,9 +66,9 @@ class Promises:
 
 
 def check_env(env: Any, *, reply: str = "ok", max_steps: int = 5) -> None:
-    """An environment: two episodes of its first task with one seed, ``reply`` at each of at most ``max_steps`` steps.
+    """Check an environment: two episodes of its first task with one seed, ``reply`` at up to ``max_steps`` steps.
 
-    It names its tasks, begins the same way for the same seed, pays None or a number in -1 .. 1, says something after
+    It lists its tasks, starts the same way for the same seed, pays None or a number in -1 .. 1, returns messages after
     each step until it is done, and closes twice without harm.
 
     >>> from openclaw_rl.testing import FakeEnv
@@ -93,29 +93,31 @@ async def _env_keeps(promises: Promises, env: Any, reply: Message, max_steps: in
 
 
 async def _episode(promises: Promises, env: Any, task: str, reply: Message, max_steps: int) -> Prompt | None:
-    """One episode; its first prompt."""
+    """Play one episode; return its first prompt."""
     prompt = await promises.tried(f"reset({task!r})", env.reset(task, seed=7))
     if not isinstance(prompt, Prompt):
         promises.hold(prompt is None, f"reset() gives {type(prompt).__name__}, not a Prompt")
         return None
     promises.hold(prompt.messages[-1].role != "assistant", "the first prompt ends with the policy's own message")
     for _ in range(max_steps):
-        seen = await promises.tried("step(reply)", env.step(reply))
-        if not isinstance(seen, Observation):
-            promises.hold(seen is None, f"step() gives {type(seen).__name__}, not an Observation")
+        observation = await promises.tried("step(reply)", env.step(reply))
+        if not isinstance(observation, Observation):
+            promises.hold(observation is None, f"step() gives {type(observation).__name__}, not an Observation")
             break
-        paid = seen.reward is None or -1.0 <= seen.reward <= 1.0
-        promises.hold(paid, f"a reward is {seen.reward}, which is not in -1 .. 1")
-        if seen.done:
+        paid = observation.reward is None or -1.0 <= observation.reward <= 1.0
+        promises.hold(paid, f"a reward is {observation.reward}, which is not in -1 .. 1")
+        if observation.done:
             break
-        promises.hold(bool(seen.messages), "step() says nothing and is not done: the policy has nothing to reply to")
+        promises.hold(
+            bool(observation.messages), "step() returns no message and is not done: the policy has nothing to reply to"
+        )
     return prompt
 
 
 def check_rollout(rollout: Any) -> None:
-    """A rollout: an episode of `FakeEnv` through a `FakeChatClient`, with room for all its steps and for one.
+    """Check a rollout: an episode of `FakeEnv` through a `FakeChatClient`, with room for all its steps and for one.
 
-    It gives its total reward, asks at most ``max_steps`` times, in one session of its own, and passes the group on.
+    It returns its total reward, asks at most ``max_steps`` times, in one session of its own, and passes the group on.
 
     >>> from openclaw_rl.envs.episodes import run_episode
     >>> check_rollout(run_episode)
@@ -137,7 +139,7 @@ async def _rollout_keeps(promises: Promises, rollout: Callable[..., Awaitable[fl
         promises.hold(len({session for _, session, _ in chat.requests}) <= 1, "one episode has several sessions")
         sessions += sorted({session for _, session, _ in chat.requests})
         promises.hold({group for _, _, group in chat.requests} <= {"g"}, "the group is not passed on")
-        known = {f"t{number + 1}" for number in range(len(chat.requests))}
-        promises.hold({turn for turn, _ in chat.scores} <= known, "feedback names a turn that was not asked for")
-    fault = "two episodes of one task share a session, so that their turns are taken for one talk: give each its own"
+        turns = {f"t{number + 1}" for number in range(len(chat.requests))}
+        promises.hold({turn for turn, _ in chat.scores} <= turns, "feedback names a turn that was not asked for")
+    fault = "two episodes of one task share a session, so that their turns count as one conversation: give each its own"
     promises.hold(len(set(sessions)) == len(sessions), fault)

@@ -1,4 +1,4 @@
-"""Whether a policy, and a function between the API and it, keep their ports' promises."""
+"""Check that a policy, and a function between the API and it, fulfil their ports' contracts."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ TOOL_FORMATS = ("hermes", "llama", "pythonic", "harmony", "none")
 
 
 def check_policy(policy: Any) -> None:
-    """A policy: started, asked in several ways, stopped.
+    """Check a policy: start it, ask it in several ways, stop it.
 
-    A stream is deltas and then one completion of the same text, with the prompt's own tokens and the version asked for.
-    A stream may be closed early, two may run at once, a prompt that can never fit raises ContextOverflow. One that says
-    it can hold a reply to a JSON schema does, keeps the log-probs of the reply as if it were free, and says what the
-    format left of the distribution, if anything, as no less than what the token itself had.
+    A stream is deltas and then one completion of the same text, with the prompt's own tokens and the requested version.
+    A stream may be closed early, two may run at once, a prompt that can never fit raises ContextOverflow. A policy with
+    the ability ``json_schema`` follows a schema, records log-probs as if the reply were unconstrained, and may report
+    the probability that the format left at a token, which is at least the token's own.
 
     >>> from openclaw_rl.testing import FakePolicy
     >>> check_policy(FakePolicy())
@@ -36,8 +36,8 @@ async def _policy_keeps(promises: Promises, policy: Any) -> None:
     await promises.tried("start()", policy.start())
     for field in ("name", "base"):
         promises.hold(isinstance(getattr(policy, field), str) and bool(getattr(policy, field)), f"{field!r} is empty")
-    known = ", ".join(TOOL_FORMATS)
-    promises.hold(policy.tool_format in TOOL_FORMATS, f"tool_format is {policy.tool_format!r}; known: {known}")
+    formats = ", ".join(TOOL_FORMATS)
+    promises.hold(policy.tool_format in TOOL_FORMATS, f"tool_format is {policy.tool_format!r}; known: {formats}")
     promises.hold(isinstance(policy.live, int) and policy.live >= 0, f"live is {policy.live!r}, not a version's number")
     try:
         await _answers(promises, policy)
@@ -50,8 +50,8 @@ async def _policy_keeps(promises: Promises, policy: Any) -> None:
 async def _answers(promises: Promises, policy: Any) -> None:
     prompts = [make_prompt("Tell me about tea"), make_prompt("Tell me about rain", "It is water.", "Shorter!")]
     short = Sampling(max_tokens=16)
-    done = await asyncio.gather(*(_stream_keeps(promises, policy.generate(p, short), short) for p in prompts))
-    for prompt, completion in zip(prompts, done, strict=True):
+    completions = await asyncio.gather(*(_stream_keeps(promises, policy.generate(p, short), short) for p in prompts))
+    for prompt, completion in zip(prompts, completions, strict=True):
         if completion is not None:
             tokens = await promises.tried("encode(prompt)", policy.encode(prompt))
             promises.hold(
@@ -75,12 +75,12 @@ async def _holds_formats(promises: Promises, policy: Any) -> None:
         return
     for schema, values in _FORMATS:
         sampling = Sampling(max_tokens=16, json_schema=schema)
-        done = await _stream_keeps(promises, policy.generate(make_prompt("Is tea a plant?"), sampling), sampling)
-        if done is None:
+        completion = await _stream_keeps(promises, policy.generate(make_prompt("Is tea a plant?"), sampling), sampling)
+        if completion is None:
             continue
-        fits = _value(done.reply.content) in values
-        promises.hold(fits, f"it holds replies to a schema, but {done.reply.content!r} does not fit {schema}")
-        for value, allowed in zip(done.logprobs, done.allowed or done.logprobs, strict=True):
+        fits = _value(completion.reply.content) in values
+        promises.hold(fits, f"it holds replies to a schema, but {completion.reply.content!r} does not fit {schema}")
+        for value, allowed in zip(completion.logprobs, completion.allowed or completion.logprobs, strict=True):
             promises.hold(value <= allowed + 1e-4, "a token has more probability than all that its format allowed")
 
 
@@ -92,7 +92,7 @@ def _value(text: str) -> Any:
 
 
 async def _stream_keeps(promises: Promises, stream: Stream, sampling: Sampling) -> Completion | None:
-    """Read a stream to its end; its completion, None where it has none."""
+    """Read a stream to its end; return its completion, None without one."""
 
     async def read() -> list[Delta | Completion]:
         return [item async for item in stream]
@@ -105,7 +105,7 @@ async def _stream_keeps(promises: Promises, stream: Stream, sampling: Sampling) 
     promises.hold(len(items) == len(deltas) + 1, "a Completion is not the last of its stream")
     completion = items[-1]
     text, reply = "".join(delta.text for delta in deltas), completion.reply.content
-    promises.hold(text == reply, f"the deltas say {text!r}, the reply {reply!r}")
+    promises.hold(text == reply, f"the deltas contain {text!r}, the reply {reply!r}")
     tokens = tuple(piece.token for delta in deltas for piece in delta.pieces)
     promises.hold(tokens == completion.reply_tokens[: len(tokens)], "the pieces' tokens are not the reply's")
     promises.hold(completion.sampling == sampling, "a completion's sampling is not the one asked for")
@@ -135,14 +135,14 @@ async def _refuses_what_never_fits(promises: Promises, policy: Any) -> None:
             pass
     except ContextOverflow:
         return
-    except Exception as error:  # whatever else it raises is the wrong thing
+    except Exception as error:  # any other error is wrong
         promises.hold(False, f"a prompt over the context raises {type(error).__name__}, not ContextOverflow")
         return
     promises.hold(False, "a prompt over the context is answered; raise ContextOverflow")
 
 
 def check_generate(generate: Any) -> None:
-    """A function between the API and the policy: its stream keeps a policy's promises, and the version is passed on.
+    """Check a function between the API and the policy: its stream fulfils a policy's contract, with the right version.
 
     >>> def straight(policy, prompt, sampling, *, version):
     ...     return policy.generate(prompt, sampling, version=version)
@@ -154,8 +154,8 @@ def check_generate(generate: Any) -> None:
 
 async def _generate_keeps(promises: Promises, generate: Callable[..., Stream]) -> None:
     policy, sampling = ScriptedPolicy("Tea is a plant."), Sampling(max_tokens=64)
-    for version, wanted in ((None, policy.live), (0, 0)):
+    for version, expected in ((None, policy.live), (0, 0)):
         stream = generate(policy, make_prompt("Tell me about tea"), sampling, version=version)
         completion = await _stream_keeps(promises, stream, sampling)
-        fine = completion is None or completion.version == wanted
-        promises.hold(fine, f"version={version} is not answered by version {wanted}")
+        fine = completion is None or completion.version == expected
+        promises.hold(fine, f"version={version} is not answered by version {expected}")

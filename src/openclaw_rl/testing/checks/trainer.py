@@ -1,4 +1,4 @@
-"""Whether a trainer keeps its port's promises."""
+"""Check that a trainer, a loss and a judge fulfil their ports' contracts."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from openclaw_rl.types import Verdict, Version
 
 
 def check_trainer(trainer: Any, *, base: str = "base", weights: str = "*") -> None:
-    """A trainer: one step from ``base``, twice; ``weights`` is the pattern of the files that must come out the same.
+    """Check a trainer: one step from ``base``, twice; ``weights`` is the pattern of files that must be the same.
 
-    The directory is there whole, and the metrics are finite numbers. A skipped step says why and leaves nothing.
+    The directory is complete and the metrics are finite numbers. A skipped step gives its reason and leaves no files.
 
     >>> from openclaw_rl.testing import FakeTrainer
     >>> check_trainer(FakeTrainer())
@@ -39,13 +39,13 @@ async def _trainer_keeps(promises: Promises, trainer: Any, target: Path, base: s
     samples = [make_sample(1.0), make_sample(None, "Be brief, please.")]
     parent = Version(number=0, parent=None, base=base, state="live")
     try:
-        found = []
+        results = []
         for _ in range(2):
             work = trainer.step(samples, number=1, parent=parent, target=str(target))
             _step_keeps(promises, await promises.tried("step()", work), target)
-            found.append(_files(target, weights))
+            results.append(_files(target, weights))
             shutil.rmtree(target, ignore_errors=True)
-        promises.hold(found[0] == found[1], "the same step twice gives different weights")
+        promises.hold(results[0] == results[1], "the same step twice gives different weights")
     finally:
         await promises.closes("stop", trainer.stop)
 
@@ -60,21 +60,21 @@ def _step_keeps(promises: Promises, trained: Any, target: Path) -> None:
         return
     promises.plain_numbers(trained.metrics)
     if trained.adapter is None:
-        promises.hold(bool(trained.skipped), "a step without an adapter does not say why it was skipped")
+        promises.hold(bool(trained.skipped), "a step without an adapter gives no reason in `skipped`")
         promises.hold(not target.exists(), "a skipped step leaves its directory behind")
     else:
         promises.hold(trained.adapter == str(target), f"the adapter is {trained.adapter}, not the target {target}")
         promises.hold(target.is_dir(), "the target directory is not there after the step")
 
 
-# Whether a loss keeps its port's promises.
+# Check of a loss.
 
 
 def check_loss(loss: Any, *, config: Mapping[str, Any] | None = None) -> None:
-    """A loss of either contract: batches with both signals, one, none, and with rubbish where it may not look.
+    """Check a loss of either contract: batches with both signals, one, none, and with invalid values under the mask.
 
-    It gives a finite scalar with a finite gradient and plain metrics, the same each time, and changes no input.
-    ``config`` is what ``train.loss.config`` would hold for it.
+    It returns a finite scalar with a finite gradient and plain metrics, the same each time, and changes no input.
+    ``config`` is the content of ``train.loss.config``.
 
     >>> def reinforce(inputs):
     ...     used = inputs.mask & inputs.has_advantage[inputs.sample]
@@ -90,7 +90,7 @@ def check_loss(loss: Any, *, config: Mapping[str, Any] | None = None) -> None:
     for name, logits, inputs in _batches():
         try:
             _loss_keeps(promises, name, loss, logits, inputs)
-        except Exception as error:  # a plugin may fail in any way; its author is told how
+        except Exception as error:  # a plugin may fail in any way; the report shows how
             promises.hold(False, f"{name}, it raises {type(error).__name__}: {error}")
     promises.report()
 
@@ -126,7 +126,7 @@ def _loss_keeps(promises: Promises, name: str, loss: Callable[[Any], Any], logit
 
 
 def _batches() -> list[tuple[str, Any, Any]]:
-    """A name, the logits that the gradient goes to, the inputs."""
+    """Return names, the logits that receive the gradient, and inputs."""
     import torch
 
     from openclaw_rl.losses import small_batch
@@ -143,20 +143,20 @@ def _batches() -> list[tuple[str, Any, Any]]:
 
 
 def _with_rubbish(inputs: Any, where: Any) -> Any:
-    """The same inputs with NaN at these tokens."""
+    """Return the same inputs with NaN at these tokens."""
     nan = float("nan")
     tokens = {name: getattr(inputs, name).masked_fill(where, nan) for name in ("current", "old", "kl", "reference")}
     wide = {name: getattr(inputs, name).masked_fill(where[:, None], nan) for name in ("student_old", "student_current")}
     deep = ("student_teacher", "teacher_top", "teacher_old", "teacher_current")
-    theirs = {name: getattr(inputs, name).masked_fill(where[None, :, None], nan) for name in deep}
-    return replace(inputs, **tokens, **wide, **theirs, teacher=inputs.teacher.masked_fill(where[None], nan))
+    teachers = {name: getattr(inputs, name).masked_fill(where[None, :, None], nan) for name in deep}
+    return replace(inputs, **tokens, **wide, **teachers, teacher=inputs.teacher.masked_fill(where[None], nan))
 
 
-# Whether a judge keeps its port's promises.
+# Check of a judge.
 
 
 def cases() -> list[Case]:
-    """Cases that a judge meets: praise, a correction, a failed tool, silence, another language, a very long text."""
+    """Return typical cases: praise, a correction, a failed tool, silence, another language, a very long text."""
     state = [
         (make_message("user", "Thanks, that's perfect!"),),
         (make_message("user", "Too long. Please keep it under 30 words."),),
@@ -169,9 +169,9 @@ def cases() -> list[Case]:
 
 
 def check_judge(judge: Any) -> None:
-    """A judge, or a function ``(prompt, reply, next_state) -> score``.
+    """Check a judge, or a function ``(prompt, reply, next_state) -> score``.
 
-    It gives a `Verdict` of the case's own turn, also for many cases at once. Its score is None or in -1 .. 1.
+    It returns a `Verdict` of the case's own turn, also for many cases at once. Its score is None or in -1 .. 1.
 
     >>> from openclaw_rl.testing import FakeJudge
     >>> check_judge(FakeJudge(1.0))
