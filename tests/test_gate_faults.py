@@ -197,14 +197,14 @@ async def test_a_good_version_passes_and_its_decision_has_numbers_and_examples(t
 async def test_flipped_scores_are_refused_because_the_user_plainly_said_otherwise(tmp_path: Path) -> None:
     async with walking(tmp_path, custom("Flipped")) as walk:
         await walk.talk()
-        assert refused(walk) == "verdicts: 2 of 2 verdicts contradict what the user plainly wrote: look at the judge"
+        assert refused(walk) == "verdicts: 2 of 2 verdicts contradict what the user explicitly wrote: check the judge"
         assert await walk.talk(count=1) == [0], "the live version goes on"
 
 
 async def test_a_judge_that_praises_everything_is_found_out(tmp_path: Path) -> None:
     async with walking(tmp_path, custom("Praising"), "train.advantage=raw") as walk:
         await walk.talk()
-        assert "contradict what the user plainly wrote" in refused(walk)
+        assert "contradict what the user explicitly wrote" in refused(walk)
 
 
 async def test_one_contradiction_is_no_proof_but_the_next_step_remembers_it(tmp_path: Path) -> None:
@@ -277,7 +277,7 @@ async def test_a_second_look_that_finds_nothing_holds_for_a_few_versions(tmp_pat
         drifts = [check for check in checks if check["name"] == "drift"]
         assert [bool(check["ok"]) for check in drifts] == [True] * 5
         closely = "12 of 12 replies name what was asked about, 12 of the base model's"
-        known = "4 of 6 replies name what was asked about, 6 of the base model's; version 1 was found sound on others"
+        known = "4 of 6 replies name what was asked about, 6 of the base model's; version 1 passed on other prompts"
         assert [check["detail"] for check in drifts] == [closely, known, known, known, closely]
 
 
@@ -296,7 +296,7 @@ async def test_flaws_at_few_prompts_are_looked_at_on_others_before_a_version_is_
             await walk.talk()
         found = [check for n in (1, 2) for check in walk.ledger.gate_decisions(n)[0].evidence["checks"]]
         said = [check["detail"] for check in found if check["name"] == "flaws"]
-        once = "2 of 7 replies degenerate (2 x it repeats a phrase); version 1 was found sound on others"
+        once = "2 of 7 replies degenerate (2 x it repeats a phrase); version 1 passed on other prompts"
         assert said == ["0 of 12 replies degenerate", once]
         looked = next(check["numbers"] for check in found if check["name"] == "flaws")
         assert (looked["candidate"], looked["at_first"]["candidate"]) == (0, 2)
@@ -407,7 +407,7 @@ async def test_the_ledger_tells_the_story_of_a_refusal(tmp_path: Path) -> None:
         row = why.versions(walk.ledger)[1]
         assert (row["state"], row["gate_decision"]["decision"], row["turns"]) == ("refused", "refuse", 2)
         table = "\n".join(why.versions_lines(why.versions(walk.ledger)))
-        assert "contradict what the user plainly wrote" in table
+        assert "contradict what the user explicitly wrote" in table
         story = "\n".join(why.version_lines(why.version(walk.ledger, 1)))
         assert COMPLAINT in story
         assert "verdict  +1" in story

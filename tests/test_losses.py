@@ -416,7 +416,7 @@ def test_all_equal_rewards_have_no_gradient() -> None:
 
 
 def test_wrong_shapes_and_unknown_names_are_refused_with_the_remedy() -> None:
-    with pytest.raises(InvalidValue, match=r"old: shape \(3,\), but the other inputs ask for \(4,\)"):
+    with pytest.raises(InvalidValue, match=r"old: shape \(3,\), but the other inputs require \(4,\)"):
         two_samples(old=torch.zeros(3))
     with pytest.raises(ConfigError, match="no method called 'ppo'; known: binary, opd, distill, combine, topk"):
         loss_settings(method="ppo")

@@ -73,7 +73,7 @@ def test_five_bad_turns_in_a_row_after_a_clean_record_are_a_regression_and_three
     found = regression_in([*clean, *seen(1, 6)], chain("live", "live"))
     assert found is not None
     assert (found.version, found.to) == (1, 0)
-    assert found.reason == "6 of 6 turns since version 1 went badly, 2 of 20 before it"
+    assert found.reason == "6 of 6 turns since version 1 were bad, 2 of 20 before it"
 
 
 def test_a_user_who_was_never_content_cannot_become_less_so() -> None:

@@ -125,7 +125,7 @@ def test_a_full_disk_leaves_no_half_step(tmp_path: Path, monkeypatch: pytest.Mon
     record.add(1, [{"kind": "step", "step": 1}])
     real = os.write
     monkeypatch.setattr(os, "write", lambda file, text: real(file, text[:9]))
-    with pytest.raises(OSError, match="took only a part of step 2"):
+    with pytest.raises(OSError, match="only part of step 2 was written"):
         record.add(2, [{"kind": "step", "step": 2}])
     assert record.last == 1
     assert (tmp_path / "record.jsonl").read_text() == '{"kind": "step", "step": 1}\n'
@@ -179,7 +179,7 @@ async def test_a_sink_that_fails_is_given_up_and_shown_and_training_goes_on(tmp_
     assert bad.seen == []
     assert [number for number, _ in good.seen] == [1, 2]
     [alarm] = (await loop.status())["alarms"]
-    assert alarm["what"] == "sink noted failed and gets no more figures: ConnectionError: no route to host"
+    assert alarm["what"] == "sink noted failed and is disabled: ConnectionError: no route to host"
 
 
 def fakes(root: Path, *sets: str) -> Any:

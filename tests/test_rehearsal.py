@@ -387,7 +387,7 @@ async def test_what_a_rehearsal_will_cost_is_said_before_its_first_step(idle: Id
     assert idle.states(note)[-1] == "learning"
     assert idle.learner.batches == []
     said = idle.book.history(note.number)[-1].reason
-    assert re.fullmatch(r"rehearsal begins: about \d+ s of idle processor time, at most 16 steps", said), said
+    assert re.fullmatch(r"prompt distillation begins: about \d+ s of idle processor time, at most 16 steps", said), said
     status = (await idle.loop.status())["rehearsal"]
     assert (status["step"], status["of"]) == (0, 16)
     assert status["seconds_left"] >= 0
@@ -398,7 +398,7 @@ async def test_a_version_that_the_gate_refuses_leaves_its_note_a_note_and_is_not
     note = idle.note()
     await idle.ticks()
     assert idle.states(note) == ["in force", "learning", "kept"]
-    said = "it stays a note: version 1, which had rehearsed it, was refused (length: 1 word)"
+    said = "it stays a note: version 1, which was trained on it, was refused (length: 1 word)"
     assert idle.book.history(1)[-1].reason == said
     assert [one.number for one in idle.book.in_force("u1")] == [note.number], "it is still in the prompt"
     assert len(idle.train.rehearsals()) == 1
@@ -416,7 +416,7 @@ async def test_a_note_comes_back_when_the_version_that_did_it_is_rolled_back(idl
     idle.busy = True
     await idle.loop.tick()
     assert idle.states(note)[2:] == ["learned", "in force"], "at once, whoever waits"
-    assert idle.book.history(1)[-1].reason == "version 1, which did it, was rolled back"
+    assert idle.book.history(1)[-1].reason == "version 1, which had learned it, was rolled back"
     idle.busy = False
     await idle.ticks()
     assert idle.states(note)[-1] == "learned", "what came back is learned anew"
@@ -434,7 +434,7 @@ async def test_what_cannot_be_taught_stays_a_note_after_four_rehearsals(tmp_path
     await idle.ticks()
     assert len(idle.train.rehearsals()) == 4
     assert idle.states(note)[-1] == "kept"
-    assert idle.book.history(1)[-1].reason == "it stays a note: 4 rehearsals did not teach it"
+    assert idle.book.history(1)[-1].reason == "it stays a note: 4 rounds of prompt distillation did not teach it"
     idle.close()
 
 
@@ -591,8 +591,8 @@ async def test_a_note_that_stays_in_the_prompt_is_practised_there(tmp_path: Path
     assert idle.live.number == 1
     assert set(idle.states(note)) == {"in force"}, "it stays a note"
     assert idle.book.history(1)[-1].reason == (
-        "not rehearsed: 2 people share this policy and let no rule teach (train.share = 'none');"
-        f" practised in the prompt by version 1: 4 of 4 replies keep to it, {kept} before"
+        "not learned yet: 2 people share this policy and let no rule teach (train.share = 'none');"
+        f" trained in the prompt by version 1: 4 of 4 replies follow it, {kept} before"
     )
     told = "\n".join(lineage.version_lines(lineage.version(idle.train, idle.live.number)))
     assert "made version 1 by training with note 1 in the prompt" in told
@@ -646,7 +646,7 @@ async def test_what_practice_made_worse_is_thrown_away_and_not_tried_again(tmp_p
     assert (idle.train.rehearsals(), idle.live.number) == ([], 0)
     await idle.ticks()
     assert len(idle.learner.batches) == settings().steps
-    assert "; nor practised in the prompt: 0 of 4 replies keep to it, " in idle.book.history(note.number)[-1].reason
+    assert "; not trained in the prompt: 0 of 4 replies follow it, " in idle.book.history(note.number)[-1].reason
     idle.close()
 
 
@@ -661,9 +661,7 @@ async def test_what_is_practised_at_the_cost_of_what_others_ask_for_is_thrown_aw
     await idle.ticks()
     assert (idle.train.rehearsals(), idle.live.number) == ([], 0)
     why = idle.book.history(note.number)[-1].reason
-    assert re.search(
-        r"nor practised in the prompt: other notes would be lost for it: of 'Please .*' 0 of 8 replies", why
-    )
+    assert re.search(r"not trained in the prompt: it would harm other notes: 'Please .*': 0 of 8 replies", why)
     idle.close()
 
 
@@ -701,8 +699,8 @@ async def test_notes_that_several_people_do_not_share_stay_notes(tmp_path: Path)
     note = idle.note()
     await idle.ticks()
     assert idle.states(note) == ["in force"] * 3
-    why = "not rehearsed: 2 people share this policy and let no rule teach (train.share = 'none')"
-    practised = "; nor practised in the prompt: all of 4 replies keep to it already"
+    why = "not learned yet: 2 people share this policy and let no rule teach (train.share = 'none')"
+    practised = "; not trained in the prompt: all of 4 replies follow it already"
     assert [change.reason for change in idle.book.history(1)][1:] == [why, f"{why}{practised}"]
     await idle.ticks()
     assert len(idle.states(note)) == 3, "it is said once"
@@ -729,7 +727,7 @@ async def test_the_cost_of_the_next_is_told_from_those_before_it(idle: Idle) -> 
     idle.note(OTHER)
     await idle.ticks()
     second = idle.book.history(2)[1].reason
-    assert second.startswith("rehearsal begins: about ")
+    assert second.startswith("prompt distillation begins: about ")
     assert second.endswith(" s of idle processor time, at most 16 steps")
 
 
@@ -847,7 +845,7 @@ def test_a_rehearsal_ends_where_little_is_left_or_nothing_more_is_gained(kls: li
         ([(0.4, 0), (0.04, 8)], "near enough: KL 0.400 to 0.040 nats a token"),
         (
             [(0.4, 0), (0.2, 9), (0.25, 8)],
-            "as often as with the note: 9 and 8 of 10 replies do it, 8 with the note",
+            "as often as with the note: 9 and 8 of 10 replies follow it, 8 with the note",
         ),
     ],
 )

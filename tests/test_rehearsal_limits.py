@@ -74,7 +74,7 @@ async def test_a_note_whose_version_lost_its_sense_stays_a_note(tmp_path: Path) 
     assert (lost["pairs"], lost["lost"] > 8) == (40, True)
     assert idle.states(note) == ["in force", "learning", "kept"]
     reason = idle.book.history(1)[-1].reason
-    assert reason.startswith("it stays a note: version 1, which had rehearsed it, was refused (drift: ")
+    assert reason.startswith("it stays a note: version 1, which was trained on it, was refused (drift: ")
     assert [one.text for one in idle.book.in_force("u1")] == [NONSENSE]
     assert idle.live.number == 0
     await idle.ticks()
@@ -121,7 +121,7 @@ async def test_what_the_teacher_itself_hardly_does_is_not_rehearsed(tmp_path: Pa
     await idle.ticks()
     assert idle.states(note) == ["in force", "kept"]
     assert idle.book.history(1)[-1].reason == (
-        "it stays a note: with the note in its prompt the model does it in 1 of 4 replies, and under half of them there"
+        "it stays a note: with the note in its prompt the model follows it in 1 of 4 replies, and under half of them there"
         " is nothing to learn from"
     )
     assert idle.learner.batches == []
@@ -145,7 +145,7 @@ async def test_a_second_preference_that_goes_badly_with_the_first_says_so(tmp_pa
     assert idle.states(second)[-1] == "kept"
     reason = idle.book.history(second.number)[-1].reason
     assert reason.startswith(
-        "it stays a note: together with what is learned already (note 1): with the note in its prompt"
+        "it stays a note: together with the notes learned already (note 1): with the note in its prompt"
     )
     assert idle.book.note(1).state == "learned"
     idle.close()
@@ -208,10 +208,10 @@ async def test_opposite_notes_of_two_users_stay_notes_of_both_and_say_why(tmp_pa
     notes = [idle.note(RULE, user="ann"), idle.note("Please write at least 100 words.", user="bob")]
     await idle.ticks()
     for note in notes:
-        why = "not rehearsed: another user of this policy asks for the opposite (length), and it cannot do both"
+        why = "not learned yet: another user of this policy asks for the opposite (length), and it cannot do both"
         told = [change.reason for change in idle.book.history(note.number)][1:]
         if note.text == RULE:  # a plain sentence: practising it in the prompt is tried, and has nothing to gain here
-            assert told == [why, f"{why}; nor practised in the prompt: all of 4 replies keep to it already"]
+            assert told == [why, f"{why}; not trained in the prompt: all of 4 replies follow it already"]
         else:
             assert told == [why]
         assert idle.states(note) == ["in force"] * (1 + len(told))
@@ -241,7 +241,7 @@ async def test_a_note_that_would_undo_a_learned_one_stays_a_note(tmp_path: Path)
     await idle.ticks()
     assert idle.states(second) == ["in force", "learning", "kept"]
     assert idle.book.history(second.number)[-1].reason == (
-        "it stays a note: it would undo what is learned: note 1 is kept by 0 of 8 replies, 8 before"
+        "it stays a note: it would undo learned notes: note 1 is followed by 0 of 8 replies, 8 before"
     )
     assert (idle.live.number, len(idle.train.rehearsals())) == (live, 1), "its drafts are gone"
     assert not (idle.root / "versions" / "rehearsal").exists()

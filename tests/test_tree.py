@@ -77,7 +77,7 @@ def test_no_paths_are_no_forest(share: bool) -> None:
 
 
 def test_a_path_without_a_prompt_is_refused() -> None:
-    with pytest.raises(InvalidValue, match="one must stand before the reply"):
+    with pytest.raises(InvalidValue, match="at least one must precede the reply"):
         TokenPath(tokens=(1, 2), reply=2)
 
 

@@ -76,7 +76,9 @@ async def test_corrections_that_are_followed_less_with_each_promotion_stop_the_t
             await walk.talk(sentence="Thank you, that is perfect!")
         assert [version.state for version in walk.ledger.versions()] == [*["live"] * 5, "refused"]
         [decision] = walk.ledger.gate_decisions(5)
-        assert decision.reason == "corrections: corrections, since they were followed best: -0.120 nats per token on 4"
+        assert (
+            decision.reason == "corrections: corrections, against the best version so far: -0.120 nats per token on 4"
+        )
 
 
 SOLVED = (4, 14, 12, 10, 8, 6, 4, 2, 1, 0)

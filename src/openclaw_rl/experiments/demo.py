@@ -183,10 +183,10 @@ async def run(config: Config, plan: DemoPlan, view: DemoView) -> DemoReport:
     async with serving(demo_settings(config, tokens=preference.max_tokens)) as server:
         asking = _HeldOut(server, plan, probes, view)
         clock.lap("start")
-        view.phase(f"{len(probes)} held-out prompts before anybody has said anything")
+        view.phase(f"{len(probes)} held-out prompts before the first session")
         old = await asking.replies(notes=False)
         clock.lap("before")
-        view.phase(f"u1 talks, and would like {preference.description}")
+        view.phase(f"u1 chats and prefers {preference.description}")
         turns, note = await _talk(server, plan, view)
         obeyed = await _obeyed(server, plan, len(turns), view) if note is not None else None
         clock.lap("talk")
@@ -195,7 +195,7 @@ async def run(config: Config, plan: DemoPlan, view: DemoView) -> DemoReport:
         clock.lap("noted")
         end = await _learn(server, note, view) if note is not None else None
         clock.lap("learning")
-        view.phase("the held-out prompts again, and no note in them")
+        view.phase("the held-out prompts again, without any note")
         new = await asking.replies(notes=False)
         clock.lap("after")
         rehearsals = server.evidence(note.number) if note is not None else []
@@ -301,7 +301,7 @@ async def _obeyed(server: DemoServer, plan: DemoPlan, turns: int, view: DemoView
 
 async def _learn(server: DemoServer, note: Note, view: DemoView) -> Progress:
     """Wait until the note is learned and its version answers, or its training ends; return the final progress."""
-    view.phase("u1 is away: what the note asks for is rehearsed, and examined by the gate")
+    view.phase("u1 is away: the note is distilled, then the gate examines the result")
     until, began, change = time.monotonic() + PATIENCE, False, 0
     while True:
         for now in server.progress(note.number, after=change):

@@ -90,11 +90,11 @@ NEEDED = ("ability", "kl", "flaws")
 def check_verdicts(contradicted: int, both: int, *, limits: GateLimits) -> Check:
     """Check if the training verdicts contradict users' explicit words; `DISAGREEMENT` is tolerated."""
     if not both:
-        return Check(name="verdicts", ok=None, detail="no plain words of a user to compare the verdicts with")
+        return Check(name="verdicts", ok=None, detail="no explicit feedback to compare the verdicts with")
     p_value = tail(contradicted, both, DISAGREEMENT)
     numbers = {"contradicted": contradicted, "both_speak": both, "p_value": round(p_value, 4)}
     if p_value < limits.alpha:
-        detail = f"{contradicted} of {both} verdicts contradict what the user plainly wrote: look at the judge"
+        detail = f"{contradicted} of {both} verdicts contradict what the user explicitly wrote: check the judge"
         return Check(name="verdicts", ok=False, detail=detail, numbers=numbers)
     return Check(name="verdicts", ok=True, detail=f"{contradicted} of {both} verdicts contradicted", numbers=numbers)
 
@@ -114,7 +114,7 @@ def check_ability(candidate: Sequence[float], base: Sequence[float], *, limits: 
 def check_pairs(name: str, gains: Sequence[float], *, tolerated: float, what: str, limits: GateLimits) -> Check:
     """Check that the mean loss does not exceed ``tolerated`` beyond noise."""
     if not gains:
-        return Check(name=name, ok=None, detail=f"no {what} to look at")
+        return Check(name=name, ok=None, detail=f"no {what} to compare")
     if not all(map(math.isfinite, gains)):
         return Check(name=name, ok=False, detail="its log-probs are not finite")
     gain = interval(gains, alpha=limits.alpha)
@@ -129,7 +129,7 @@ def check_corrections(gains: Sequence[float], since_best: Sequence[float], *, li
     check = check_pairs("corrections", gains, tolerated=tolerated, what="corrections", limits=limits)
     if not check.ok:
         return check
-    what = "corrections, since they were followed best"
+    what = "corrections, against the best version so far"
     lost = check_pairs("corrections", since_best, tolerated=LOST_SINCE_BEST * tolerated, what=what, limits=limits)
     return replace(check, numbers={**check.numbers, "since_best": lost.numbers["mean"]}) if lost.ok else lost
 

@@ -71,7 +71,7 @@ class SecondLook:
         """Return the check that replaces one failed on ``asked``, with ``bad`` replies; include its first numbers."""
         number, before = self._passed.get(seen.name, (-VALID_FOR, 0))
         if bad <= before and candidate.number < number + VALID_FOR:
-            return Check(name=seen.name, ok=True, detail=f"{seen.detail}; version {number} was found sound on others")
+            return Check(name=seen.name, ok=True, detail=f"{seen.detail}; version {number} passed on other prompts")
         probes = everyday_probes(MORE_PROBES, besides=asked, tokens=self._tokens)
         versions = (candidate, base_of(candidate))
         check = compare(*[await examiner.replies(version, probes, compared=False) for version in versions])

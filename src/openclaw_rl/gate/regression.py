@@ -207,7 +207,7 @@ def _regression(
     return Regression(
         version=first,
         to=last,
-        reason=f"{now} of {len(after)} turns since version {first} went badly, {was} of {len(before)} before it",
+        reason=f"{now} of {len(after)} turns since version {first} were bad, {was} of {len(before)} before it",
         evidence={
             "bad_since": now,
             "turns_since": len(after),

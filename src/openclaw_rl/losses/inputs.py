@@ -95,7 +95,7 @@ class LossInputs:
             for name in names.split():
                 value = getattr(self, name)
                 if value is not None and tuple(value.shape) != shape:
-                    raise InvalidValue(name, f"shape {tuple(value.shape)}, but the other inputs ask for {shape}")
+                    raise InvalidValue(name, f"shape {tuple(value.shape)}, but the other inputs require {shape}")
 
 
 LossFunction = Callable[[LossInputs], tuple[Tensor, Mapping[str, float]]]

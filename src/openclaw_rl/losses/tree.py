@@ -35,7 +35,9 @@ class TokenPath:
 
     def __post_init__(self) -> None:
         if not 1 <= self.reply < len(self.tokens):
-            raise InvalidValue("reply", f"{self.reply} of {len(self.tokens)} tokens; one must stand before the reply")
+            raise InvalidValue(
+                "reply", f"{self.reply} of {len(self.tokens)} tokens; at least one must precede the reply"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -129,7 +129,7 @@ class CandidateReview:
         live = await asyncio.to_thread(self._versions.current)
         rolled_back = await asyncio.to_thread(self._versions.ever, "rolled back")
         if candidate.parent in rolled_back:
-            why = "what it was trained from was rolled back"
+            why = "its parent version was rolled back"
             await asyncio.to_thread(self._refuse, candidate, why, alarm=False)
         elif self._gate is None:
             await asyncio.to_thread(self._promote, candidate, "promoted: newest step")

@@ -116,7 +116,7 @@ class RecordFile:
             before = os.fstat(file).st_size
             try:
                 if os.write(file, text) < len(text):
-                    raise OSError(f"{self.path}: the disk took only a part of step {number}; make room on it")
+                    raise OSError(f"{self.path}: only part of step {number} was written; free disk space")
             except OSError:
                 os.ftruncate(file, before)
                 raise
@@ -233,7 +233,7 @@ class Recorder:
             try:
                 sink.close()
             except Exception:  # as in `_write`: a failing service must not keep this process from ending
-                log.exception("sink %s did not end well", sink.name)
+                log.exception("sink %s failed to close", sink.name)
 
     def _begin(self) -> int:
         step = self._ledger.last_step()
@@ -261,8 +261,8 @@ class Recorder:
         return sample_line(step, self._ledger.turn(turn), self._ledger.verdict(turn))
 
     def _give_up(self, sink: Sink, error: Exception) -> None:
-        log.exception("sink %s failed and gets no more figures", sink.name)
-        self.failures.append(f"sink {sink.name} failed and gets no more figures: {type(error).__name__}: {error}")
+        log.exception("sink %s failed and is disabled", sink.name)
+        self.failures.append(f"sink {sink.name} failed and is disabled: {type(error).__name__}: {error}")
         self._sinks.remove(sink)
 
 

@@ -85,7 +85,7 @@ def to_sample(
     greedy = score is not None and turn.completion.sampling.greedy
     if not teachers and (score is None or greedy):
         if greedy:
-            return _drop(turn, "greedy", "sampled without chance: nothing to explore")
+            return _drop(turn, "greedy", "sampled greedily: nothing to explore")
         if len(shared) < len(rules) and settings.distillation:
             return _drop(turn, "not shared", consent.detail)
         return _drop(turn, "no signal", _why_no_signal(verdict, settings))

@@ -126,7 +126,7 @@ class StepRunner:
             await asyncio.to_thread(self._publish, batch, number, parent, result)
         except DeletedMeanwhile as error:
             await asyncio.to_thread(shutil.rmtree, target, ignore_errors=True)
-            log.warning("step %d is taken again without them: %s", number, error)
+            log.warning("step %d repeats without the deleted turns: %s", number, error)
             return 0
         return len(batch.samples)
 

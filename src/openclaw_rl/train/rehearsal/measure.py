@@ -60,7 +60,7 @@ class ReplySampler:
         policy, number = await self._policy(), next(_numbers)
         if not isinstance(policy, SupportsCandidates):
             raise BackendError(
-                f"policy {policy.name!r} cannot hold weights beside the live version, which rehearsal needs",
+                f"policy {policy.name!r} cannot hold weights beside the live version, which prompt distillation needs",
                 remedy="give it admit() and dismiss() (openclaw_rl.ports.SupportsCandidates), "
                 "or set train.rehearse.enabled = false",
             )
@@ -165,7 +165,7 @@ def enough(measured: Sequence[Distance], prompted: Distance) -> str | None:
     if not between:
         return None
     if last.rate is not None and prompted.rate is not None:
-        met = f"{between[-1].met} and {last.met} of {last.replies} replies do it, {prompted.met} with the note"
+        met = f"{between[-1].met} and {last.met} of {last.replies} replies follow it, {prompted.met} with the note"
         return f"as often as with the note: {met}" if all(as_often[-2:]) else None
     if last.kl <= FALLS * min(distance.kl for distance in (first, *between)):
         return None
@@ -198,29 +198,29 @@ def hopeless(prompted: Distance) -> str | None:
     """Return the reason if the teacher itself rarely follows the note; None if it does or no checker exists."""
     if prompted.rate is None or prompted.rate >= OBEYED:
         return None
-    counts = f"with the note in its prompt the model does it in {prompted.met} of {prompted.replies} replies"
+    counts = f"with the note in its prompt the model follows it in {prompted.met} of {prompted.replies} replies"
     return f"{counts}, and under half of them there is nothing to learn from"
 
 
 def pointless(first: Distance) -> str | None:
     """Return the reason if training in the prompt cannot help: none or all of the replies follow the note already."""
     if first.met == 0:
-        return f"none of {first.replies} replies keeps to it: there is nothing to learn from"
-    return f"all of {first.replies} replies keep to it already" if first.met == first.replies else None
+        return f"none of {first.replies} replies follows it: there is nothing to learn from"
+    return f"all of {first.replies} replies follow it already" if first.met == first.replies else None
 
 
 def no_better(first: Distance, last: Distance) -> str | None:
     """Return the reason not to serve weights that follow the note in the prompt less often than before, else None."""
     if first.met is None or last.met is None or last.met >= first.met:
         return None
-    return f"{last.met} of {last.replies} replies keep to it, {first.met} before"
+    return f"{last.met} of {last.replies} replies follow it, {first.met} before"
 
 
 def lost(before: Distance, now: Distance) -> str | None:
     """Return the reason if replies follow another note significantly less often than before, else None."""
     if before.met is None or now.met is None or sign_test(max(0, before.met - now.met), 0) >= ALPHA:
         return None
-    return f"{now.met} of {now.replies} replies keep to it, {before.met} before"
+    return f"{now.met} of {now.replies} replies follow it, {before.met} before"
 
 
 def keeps_words(first: Distance, prompted: Distance) -> bool:
@@ -347,7 +347,7 @@ class OthersMeter:
         for lesson, first in zip(self._lessons, self._at_first, strict=True):
             why = lost(first, await self._kept(lesson, number))
             if why is not None:
-                self.lost = f"other notes would be lost for it: of {lesson.rule!r} {why}"
+                self.lost = f"it would harm other notes: {lesson.rule!r}: {why}"
                 return
 
     async def _kept(self, lesson: Lesson, number: int) -> Distance:

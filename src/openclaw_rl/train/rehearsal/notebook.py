@@ -191,9 +191,9 @@ class LessonBook:
         if version is not None and version.state == "refused":
             decisions = self._ledger.gate_decisions(version.number)
             why = f" ({decisions[-1].reason})" if decisions else ""
-            return f"version {version.number}, which had rehearsed it, was refused{why}"
+            return f"version {version.number}, which was trained on it, was refused{why}"
         if len(rows) >= ROUNDS and not rows[-1].learned:
-            return f"{len(rows)} rehearsals did not teach it"
+            return f"{len(rows)} rounds of prompt distillation did not teach it"
         return None
 
     def _since_begun(self, note: Note) -> list[Rehearsal]:
@@ -278,13 +278,13 @@ class LessonBook:
     def begin(self, lesson: Lesson, cost: str) -> None:
         """Mark the note as learning; it stays in the prompt meanwhile."""
         if not lesson.in_prompt:
-            self._book.advance(lesson.note, "learning", f"rehearsal begins: {cost}")
+            self._book.advance(lesson.note, "learning", f"prompt distillation begins: {cost}")
 
     def give_up(self, lesson: Lesson, why: str) -> None:
         """Keep the note in the prompt for good, or record that training it there failed."""
         if lesson.in_prompt:
             self._in_vain[lesson.rule] = why
-            log.info("note %d: training in the prompt failed: %s", lesson.note, why)
+            log.info("note %d is not trained in the prompt: %s", lesson.note, why)
         else:
             self._book.advance(lesson.note, "kept", f"it stays a note: {why}")
 
@@ -298,19 +298,19 @@ class LessonBook:
         rules = {note.number: put(note) for note in notes}
         for number, why in waits.items():
             practice = self._how_kept(rules[number], practised.get(number))
-            moved += self._book.explain(number, f"not rehearsed: {why}{practice}")
+            moved += self._book.explain(number, f"not learned yet: {why}{practice}")
         return moved
 
     def _how_kept(self, rule: str, row: Rehearsal | None) -> str:
         """Return the result of training the note in the prompt; empty if it was not tried or is not served."""
         if rule in self._in_vain:
-            return f"; nor practised in the prompt: {self._in_vain[rule]}"
+            return f"; not trained in the prompt: {self._in_vain[rule]}"
         version = self._ledger.made_by(row.step) if row is not None else None
         if row is None or version is None or version.number not in self._versions.ever("live"):
             return ""
         first, last = row.evidence["first"], row.evidence["last"]
-        compliance = f"{last['met']} of {last['replies']} replies keep to it, {first['met']} before"
-        return f"; practised in the prompt by version {version.number}: {compliance}"
+        compliance = f"{last['met']} of {last['replies']} replies follow it, {first['met']} before"
+        return f"; trained in the prompt by version {version.number}: {compliance}"
 
     def _settle(self, note: Note, row: Rehearsal) -> bool:
         version = self._ledger.made_by(row.step)
@@ -318,12 +318,14 @@ class LessonBook:
             return False
         if note.state == "learned":
             gone = version.number in self._versions.ever("rolled back")
-            return gone and self._advance(note, "in force", f"version {version.number}, which did it, was rolled back")
+            return gone and self._advance(
+                note, "in force", f"version {version.number}, which had learned it, was rolled back"
+            )
         if note.state not in _UNTAUGHT or not self._since_begun(note):  # its earlier rounds no longer count
             return False
         promoted = version.number in self._versions.ever("live")
         if row.learned and promoted and version.number not in self._versions.ever("rolled back"):
-            return self._advance(note, "learned", f"version {version.number} does it: {_figures(row.evidence)}")
+            return self._advance(note, "learned", f"version {version.number} has learned it: {_figures(row.evidence)}")
         why = self._given_up(note)
         return why is not None and self._advance(note, "kept", f"it stays a note: {why}")
 

@@ -257,7 +257,7 @@ class RehearsalRound:
         why = hopeless(self.prompted) if self.prompted is not None else None
         if why is None or not self.lesson.besides:
             return why
-        return f"together with what is learned already ({_named(self.lesson.besides)}): {why}"
+        return f"together with the notes learned already ({_named(self.lesson.besides)}): {why}"
 
     @property
     def fallen(self) -> str | None:
@@ -279,8 +279,10 @@ class RehearsalRound:
             ]
             before, now = [[does(lesson.checker, pair[at]) for pair in pairs] for at in (0, 1)]
             if fell(before, now):
-                undone.append(f"note {lesson.note} is kept by {sum(now)} of {len(pairs)} replies, {sum(before)} before")
-        return f"it would undo what is learned: {'; '.join(undone)}" if undone else None
+                undone.append(
+                    f"note {lesson.note} is followed by {sum(now)} of {len(pairs)} replies, {sum(before)} before"
+                )
+        return f"it would undo learned notes: {'; '.join(undone)}" if undone else None
 
     def evidence(self) -> dict[str, Any]:
         """Return the round's measurements for the ledger."""
