@@ -1,4 +1,4 @@
-"""Models under evaluation: a version of the run, weights by name, or any OpenAI-compatible server.
+"""Models under evaluation: a run's version, weights by name, or any OpenAI-compatible server.
 
 async with open_model(config, "3") as model: ...     also "live", a version's folder, a folder of weights,
                                                      a Hugging Face id, a GGUF file, an address

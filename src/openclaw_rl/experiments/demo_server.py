@@ -1,4 +1,4 @@
-"""Server of a demo: the whole app on its port, the state of its user's note, and a distillation's progress."""
+"""A demo's server: the whole app on its port, the state of its user's note, and a distillation's progress."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _NEVER = 65536
 class Progress:
     """Progress of a note: its state with the reason, and the running distillation; ``step`` is None without one.
 
-    ``change`` counts the changes of its state, from 1. ``live`` is the version that answers, ``served`` False while a
+    ``change`` counts its state changes, from 1. ``live`` is the version that answers, ``served`` False while a
     newer one is promoted and not yet loaded; ``kl`` are the distances measured so far, ``met`` the number of newest
     replies that follow the note and their total, ``seconds_left`` the expected cost of the remaining steps.
     """
@@ -104,7 +104,7 @@ class DemoServer:
         return next(rows, {}).get("rehearsal") or {}
 
     def evidence(self, note: int) -> list[dict[str, Any]]:
-        """Return the measurements and cost of each distillation of a note."""
+        """Return measurements and cost of a note's distillations."""
         return [dict(row.evidence) for row in self.reader.rehearsals(note)]
 
     def refused(self) -> int:

@@ -22,7 +22,7 @@ from openclaw_rl.views.lineage import with_aliases
 
 PACKAGE = Path(__file__).parents[1]
 FORMER = {"prompted": "told", "relevance": "sense", "relevance_kept": "sense_kept", "teachable": "said"}
-"""former names of renamed fields in the files of `bench`"""
+"""former names of renamed fields in files from `bench`"""
 
 
 def read(file: Path | None, start: Mapping[str, Any]) -> dict[str, Any]:
@@ -84,7 +84,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOutRates:
-    """Rates of a set of held-out replies. Shares are of all replies; ``words`` is the mean length.
+    """Rates over held-out replies. Shares are of all replies; ``words`` is the mean length.
 
     ``rate`` is the preference rate, ``relevance`` the share that names the topic asked about.
     """
@@ -155,7 +155,7 @@ def sessions_until(met: Sequence[bool], *, run: int = RUN) -> int | None:
 def note_curves(rehearsals: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[int, float]]]:
     """Return curves by training step of a note's distillation: compliance without the note.
 
-    One curve is of held-out prompts and one of training prompts; without a checker, the remaining share of the first
+    One curve is for held-out prompts and one for training prompts; without a checker, the remaining share of the first
     KL.
     """
     held_out, sampled, apart, before = *(list[tuple[int, float]]() for _ in range(3)), 0

@@ -1,7 +1,7 @@
-"""Best results of the versions promoted so far: the reference for small losses over many versions.
+"""Best results among the versions promoted so far: the reference for small losses over many versions.
 
-The evidence of each promotion carries them on, so that they outlive a restart and the versions themselves. A rollback
-restores those of its target version.
+Each promotion's evidence carries them on, so that they outlive a restart and the versions themselves. A rollback
+restores its target version's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from openclaw_rl.types import Version
 class BestResults:
     """``tasks``: held-out tasks with the results of the version that solved most; empty if not measured.
 
-    ``leans``: per correction's turn, the strongest alignment of any version with the correction.
+    ``leans``: per correction's turn, any version's strongest alignment with the correction.
     """
 
     tasks: Mapping[str, bool] = field(default_factory=lambda: MappingProxyType({}))
@@ -27,7 +27,7 @@ class BestResults:
 
     @classmethod
     def read(cls, ledger: LedgerReader, live: Version) -> Self:
-        """Read the results recorded by the promotion of ``live`` or of an equal version."""
+        """Read the results recorded when ``live``, or a version with equal weights, was promoted."""
         same = {version.number for version in ledger.versions() if version.adapter == live.adapter}
         for number in sorted(same, reverse=True):
             for decision in reversed(ledger.gate_decisions(number)):

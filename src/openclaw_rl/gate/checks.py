@@ -160,7 +160,7 @@ def check_entropy(
 ) -> Check:
     """Check that the entropy stays near the live version's, within a ratio either way.
 
-    Against the base model the square of that ratio is allowed: a drift of small steps may add up to two full ones.
+    Against the base model the square of that ratio is allowed: small steps may add up to two full ones.
     """
     now, before, first = (_per_token([(s.entropy, s.tokens) for s in replies]) for replies in (candidate, live, base))
     if now is None or before is None:

@@ -57,7 +57,7 @@ Compare = Callable[[Sequence[ProbeReply], Sequence[ProbeReply]], Check]
 
 
 class SecondLook:
-    """Repeats a failed check on other prompts; a pass stays valid for some versions, unless one seems worse."""
+    """Repetition of a failed check on other prompts; a pass stays valid for some versions, unless one seems worse."""
 
     def __init__(self, *, tokens: int) -> None:
         self._tokens = LONGER * tokens
@@ -162,7 +162,7 @@ EARLIER_STEPS = 4
 
 
 class VerdictCheck:
-    """Compares a step's verdicts with the score from users' explicit words (None without any)."""
+    """Comparison of a step's verdicts with the score from users' explicit words (None without any)."""
 
     def __init__(self, ledger: LedgerReader, user_score: Callable[[Case], float | None], *, limits: GateLimits) -> None:
         self._ledger, self._user_score, self._limits = ledger, user_score, limits
@@ -190,12 +190,12 @@ class VerdictCheck:
 
 
 NEAR = 0.1
-"""distance from the base model, in nats per token, below which general ability is not measured again"""
+"""growth of the distance from the base model, in nats per token, up to which general ability is not measured again"""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Findings:
-    """Results of an examination so far; ``best`` are those of the versions promoted before."""
+    """Results of an examination so far; ``best`` are those from earlier promotions."""
 
     checks: list[Check] = field(default_factory=list)
     examples: list[dict[str, Any]] = field(default_factory=list)
@@ -214,7 +214,7 @@ class _Findings:
 
 
 class VersionGate:
-    """Examines a candidate beside the live version and decides: promote, refuse or hold."""
+    """Gate that examines a candidate beside the live version and decides: promote, refuse or hold."""
 
     def __init__(
         self,

@@ -75,7 +75,7 @@ def quizzes() -> Iterator[Quiz]:
 
 
 def shared(first: Sequence[int], second: Sequence[int]) -> int:
-    """Return the length of the answers' common prefix, leaving at least one token of each."""
+    """Return the answers' common prefix length, leaving each at least one token."""
     alike = 0
     for a, b in zip(first[:-1], second[:-1], strict=False):
         if a != b:
@@ -95,7 +95,7 @@ ReadCalls = Callable[[str, bool], tuple[bool, bool]]
 
 
 class Examiner:
-    """Measures versions with a policy that holds them; results are cached by weights."""
+    """Measurements of versions by a policy that holds them; results are cached by weights."""
 
     def __init__(
         self, policy: Policy, *, sampling: Sampling, tokens: int, calls: ReadCalls, quiz: Sequence[Quiz] = ()
@@ -119,7 +119,7 @@ class Examiner:
         self._read = {at: result for at, result in self._read.items() if at[0] in kept_weights}
 
     async def margins(self, version: Version) -> list[float]:
-        """Return the margin of each small question's right answer: general ability."""
+        """Return each small question's margin for its right answer: general ability."""
         if _weights(version) not in self._margins:
             margins = await self._together([self._margin(version, *ends) for ends in await self._tokenized()])
             self._margins[_weights(version)] = margins

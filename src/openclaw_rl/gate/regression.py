@@ -225,7 +225,7 @@ REACH = 1000
 
 
 class VersionMonitor:
-    """Checks new evidence as it arrives."""
+    """Monitor that checks new evidence as it arrives."""
 
     def __init__(self, ledger: LedgerReader, *, rules: MonitorRules) -> None:
         self._ledger = ledger

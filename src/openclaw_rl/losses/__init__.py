@@ -1,6 +1,6 @@
 """Losses: tensors in, a scalar and plain metrics out.
 
-Letters: `N` reply tokens of the batch, concatenated; `S` samples; `K` top-k ids; `H` hints, at least 1 (a batch
+Letters: `N` reply tokens in the batch, concatenated; `S` samples; `K` top-k ids; `H` hints, at least 1 (a batch
 without any hint has one row that ``has_teacher`` nowhere).
 Every log-prob is a log-softmax over the whole vocabulary of logits divided by that sample's own temperature.
 

@@ -59,7 +59,7 @@ def reverse_kl(student: Tensor, teacher: Tensor) -> Tensor:
 
 
 def overlap(student_ids: Tensor, teacher_ids: Tensor) -> Tensor:
-    """Membership of Sq [N, K] in Sp [H, N, K]: a bool [H, N, K] over the positions of Sq."""
+    """Membership of Sq [N, K] in Sp [H, N, K]: a bool [H, N, K] over Sq's positions."""
     return (student_ids[None, :, :, None] == teacher_ids[:, :, None, :]).any(-1)
 
 

@@ -132,7 +132,7 @@ def _of_replies(values: Tensor, x: LossInputs, mask: Tensor) -> Tensor:
 
 
 def gspo(x: LossInputs, mask: Tensor, s: MethodSettings) -> tuple[Part, ...]:
-    """L = PG(s, A) of each reply, s = exp(mean_t(l_cur - l_old)): one ratio and one clip for all of its tokens."""
+    """L = PG(s, A) per reply, s = exp(mean_t(l_cur - l_old)): one ratio and one clip for all its tokens."""
     scored = mask & x.has_advantage[x.sample]
     log_ratio = _of_replies(_log_ratio(x, scored), x, scored)
     engine = _of_replies(torch.where(scored, x.proximal - x.old, 0.0), x, scored).detach().exp()

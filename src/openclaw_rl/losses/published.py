@@ -2,15 +2,15 @@
 
     compute_loss(policy_logits, reference_logits, rewards, advantages, config) -> scalar tensor
 
-Its four tensors have one shape, [1, N]: the N reply tokens of the batch in one packed row, sample after sample, without
+Its four tensors have one shape, [1, N]: the batch's N reply tokens in one packed row, sample after sample, without
 padding, so that elementwise arithmetic is right unchanged and ``.mean()`` is the mean over tokens.
 
     policy_logits      log-prob of each sampled token under the current policy; it carries the gradient
     reference_logits   the same under the base model
-    rewards            the score of the token's sample, -1 .. 1
+    rewards            its sample's score, -1 .. 1
     advantages         its advantage, computed as set in ``train.advantage``
     config             the loss settings and ``train.loss.config``, with ``old_logits`` [1, N], the log-probs recorded
-                       during sampling, and ``sample`` [1, N], the number of each token's sample
+                       during sampling, and ``sample`` [1, N], each token's sample number
 
 Masked tokens and samples without a score are left out; hints have no place in this contract. A batch without any score
 is not passed to the loss: its loss is zero.

@@ -1,11 +1,11 @@
 """Prompt distillation loss: pulls replies sampled for a note towards the teacher that has the note in its prompt.
 
-    reverse   KL(current || teacher) at each token of a policy's reply: the default
+    reverse   KL(current || teacher) at each token in a policy's reply: the default
     forward   KL(teacher || current) there
-    sft       KL(teacher || current) at the tokens of a teacher's reply
+    sft       KL(teacher || current) at a teacher reply's tokens
 
 Exact, over the whole vocabulary, averaged over reply tokens. The gradient vanishes where the two agree. A reply that is
-better or worse than the others of its step has an advantage A, and adds ``-A log current`` at each of its tokens: so
+better or worse than the others in its step has an advantage A, and adds ``-A log current`` at each of its tokens: so
 the policy can follow the note more often than its teacher does.
 """
 

@@ -38,9 +38,9 @@ SCORES_ALONE: Final = frozenset(("binary", "gspo", "cispo", "dr_grpo", "dapo", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdvantageRule:
-    """Comparison between the episodes of a task in a method's advantage.
+    """Comparison between a task's episodes in a method's advantage.
 
-    ``baseline`` is subtracted: the mean of the group, of the others in it, or of the whole batch. ``scaled`` divides by
+    ``baseline`` is subtracted: the mean over the group, the others in it, or the whole batch. ``scaled`` divides by
     the standard deviation. ``overlong`` reduces the reward near a reply's length limit; a reply that was cut off then
     trains.
     """

@@ -1,6 +1,6 @@
 """Token tree: sequences packed as a tree of shared prefixes, every distinct token once.
 
-Turns of one thread share their beginning, and so do the hinted prompts of one turn. Sorting makes sequences with a
+Turns of one thread share their beginning, and so do one turn's hinted prompts. Sorting makes sequences with a
 shared prefix adjacent; each then adds only the tokens that it does not share with its predecessor. Packed tokens are in
 depth-first order, so one number per token defines the attention mask:
 
@@ -42,7 +42,7 @@ class TokenPath:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedTree:
-    """Packed sequences of `T` distinct tokens, without the last token of each path, which predicts nothing.
+    """Packed sequences with `T` distinct tokens, without each path's last token, which predicts nothing.
 
     ``rows[m]`` [R] holds, for each reply token of path ``members[m]``, the packed index whose logits predict it.
     """
@@ -85,7 +85,7 @@ def pack(paths: Sequence[TokenPath], *, budget: int | None = None, share: bool =
 
 
 def distinct(paths: Sequence[TokenPath]) -> int:
-    """Return the number of tokens that one packed tree of all the paths computes."""
+    """Return the token count of one packed tree with all paths."""
     return sum(tree.size for tree in pack(paths))
 
 

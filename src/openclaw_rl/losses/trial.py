@@ -1,4 +1,4 @@
-"""Run a loss on a tiny batch: five tokens of two samples over a vocabulary of seven."""
+"""Run a loss on a tiny batch: five tokens in two samples, with seven vocabulary entries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fakes and checks, for this package's tests and for the tests of a plugin.
+"""Fakes and checks, for this package's tests and a plugin's.
 
     rows       one-line builders of each type: `make_message`, `make_prompt`, `make_completion`, `make_turn`, ...
     policies   `ScriptedPolicy`, which replies by a script and fails on demand; `FakePolicy`, which learns hints
@@ -6,7 +6,7 @@
     envs       `FakeEnv`, an environment with fixed rewards; `FakeChatClient`, a client without a server
     ledgers    `MemoryLedger`, the API's ledger in memory; `TemporaryLedger`, a real one with every writer;
                `MemoryVersions`, versions for `LiveVersions`
-    servers    `serving`: the API on a free port for the length of a block; `fake_api` without one; `request_limits`;
+    servers    `serving`: the API on a free port for a block's duration; `fake_api` without one; `request_limits`;
                `sse_events`, `chat_chunks`
     apps       `ticking_app`, `running_app`: the whole application on fakes
     clocks     `FakeClock`; `wait_until` for an event in another process

@@ -1,4 +1,4 @@
-"""The API on a free local port for the length of a block, and readers of its streams."""
+"""The API on a free local port for a block's duration, and readers of its streams."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""Compute the advantage of every step in the episodes of a task. Pure.
+"""Compute the advantage of every step in a task's episodes. Pure.
 
 An episode has an outcome ``O``; a step has its votes. Over the episodes of one task:
 
     step         R = O + weight * the step's vote, measured against the steps at the same index
-    trajectory   R = O + weight * the mean vote of the episode, measured against the episodes, the same for every step
+    trajectory   R = O + weight * the episode's mean vote, measured against the episodes, the same for every step
     outcome      R = O, likewise
 
 Measured means: minus the mean, divided by the standard deviation (at least `FLOOR`), clipped to `LIMIT`. A step that no
 other episode reached is measured against all steps of its group. A single episode teaches nothing, and neither does a
-bucket of equal rewards. Episodes that failed for a reason outside the policy are excluded by the caller.
+bucket with equal rewards. Episodes that failed for a reason outside the policy are excluded by the caller.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ OVERLONG = 0.2
 class CreditSettings:
     """``weight`` scales a step's votes against the outcome.
 
-    ``baseline`` is subtracted: the mean of the group, of the others in it (RLOO), or of the whole batch (REINFORCE++).
-    ``scaled`` divides by the standard deviation. ``overlong`` reduces the reward of a reply near the end of its room
+    ``baseline`` is subtracted: the mean over the group, the others in it (RLOO), or the whole batch (REINFORCE++).
+    ``scaled`` divides by the standard deviation. ``overlong`` reduces a reply's reward near the end of its room
     (DAPO).
     """
 
@@ -50,7 +50,7 @@ class CreditSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credited:
-    """Advantage of each step by its key, None for a step without peers.
+    """Each step's advantage by its key, None for a step without peers.
 
     ``flat`` of the ``buckets`` had no variance.
     """
@@ -79,7 +79,7 @@ def overlong(tokens: int, room: int | None) -> float:
 
 
 def credited(steps: Mapping[str, PlayedStep], settings: CreditSettings) -> Credited:
-    """Return the advantages of steps from any number of tasks; ``steps`` uses the caller's keys."""
+    """Return the steps' advantages for any number of tasks; ``steps`` uses the caller's keys."""
     if settings.baseline == "batch":
         return _over_batch(steps, settings)
     tasks: dict[str, dict[str, PlayedStep]] = defaultdict(dict)
@@ -146,7 +146,7 @@ def _measured(value: float, peers: Sequence[float], settings: CreditSettings) ->
     if spread == 0:
         return 0.0
     gap = value - statistics.fmean(peers)
-    if settings.baseline == "others":  # the mean of the others is further away than that of all
+    if settings.baseline == "others":  # the others' mean is further away than the overall mean
         gap *= len(peers) / (len(peers) - 1)
     scaled = gap / (max(spread, FLOOR) + EPSILON) if settings.scaled else gap
     return max(-LIMIT, min(LIMIT, scaled))

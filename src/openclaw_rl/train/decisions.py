@@ -30,7 +30,7 @@ class ControlLedger(VersionLedger, Protocol):
 
 
 class TrainingControl:
-    """Carries out rollbacks, pauses and pins in their order; ``pause_after`` alarms in a row pause training."""
+    """Executor of rollbacks, pauses and pins in their order; ``pause_after`` alarms in a row pause training."""
 
     def __init__(self, ledger: ControlLedger, *, pause_after: int) -> None:
         self._ledger = ledger
@@ -173,7 +173,7 @@ class CandidateReview:
 
 
 class AutomaticRollback:
-    """Rolls back when the monitor reports a regression of the live version; training then pauses until resumed."""
+    """Rollback of a regression that the monitor reports; training then pauses until it is resumed by hand."""
 
     def __init__(self, ledger: DecisionLedger, monitor: LiveMonitor | None) -> None:
         self._ledger = ledger

@@ -99,7 +99,7 @@ class RehearsalParts:
 
 
 class TrainLoop:
-    """Each tick carries out requests, drops turns that cannot train, and takes one step if a batch is ready."""
+    """Training loop: each tick carries out requests, drops turns that cannot train, and takes one step if a batch is ready."""
 
     name = "train"
 

@@ -194,7 +194,7 @@ class TrainingQueue:
         return earlier if earlier is not None and (earlier.precise or not verdict.rules) else None
 
     def next_batch(self) -> list[Sample]:
-        """Return the samples of the next step, none until it is due."""
+        """Return the next step's samples, none until it is due."""
         partial = self._partial()
         self._drop_alike(partial)
         if not self._samples:

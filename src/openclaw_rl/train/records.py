@@ -51,7 +51,7 @@ class RecordLedger(Protocol):
 
 
 def sample_line(step: Step, turn: Turn, verdict: Verdict | None) -> dict[str, Json]:
-    """Return the line of one training sample: its user, verdict and inputs to the step."""
+    """Return a training sample's line: its user, verdict and inputs to the step."""
     completion = turn.completion
     return {
         "kind": "sample",
@@ -109,7 +109,7 @@ class RecordFile:
             os.truncate(path, end)
 
     def add(self, number: int, lines: Sequence[Mapping[str, Json]]) -> None:
-        """Append the lines of one step, the step line last; write all of them or, if the disk is full, none."""
+        """Append one step's lines, the step line last; write all lines or, if the disk is full, none."""
         text = "".join(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n" for line in lines).encode()
         file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
@@ -168,7 +168,7 @@ def read(path: Path) -> Iterator[dict[str, Json]]:
 
 
 def forget_samples(path: Path, gone: Callable[[str], bool]) -> int:
-    """Blank out the samples of deleted turns in a record, also during writing; return their number.
+    """Replace the samples of deleted turns by placeholder lines, also during writing; return their number.
 
     Each line is overwritten in place with as many bytes, so lines appended meanwhile stay intact and an interrupted
     call can be repeated.
@@ -192,7 +192,7 @@ def forget_samples(path: Path, gone: Callable[[str], bool]) -> int:
 
 
 class Recorder:
-    """Bring the record and the sinks up to the ledger's newest step.
+    """Writer that brings the record and the sinks up to the ledger's newest step.
 
     A sink receives each step once, after the record: a crash between the two loses the step for the sink. A sink that
     fails is dropped and shown in `status`; training continues.

@@ -69,9 +69,9 @@ def to_sample(
     recalled: Verdict | None = None,
     consent: Consent = SHARE_ALL,
 ) -> Sample | Drop:
-    """Return the sample of a judged turn, its ``advantage`` still the plain score, or the drop with its reason.
+    """Return a judged turn's sample, its ``advantage`` still the plain score, or the drop with its reason.
 
-    ``recalled`` is the verdict of an earlier turn of the same user, whose rules teach in place of this one's.
+    ``recalled`` is an earlier turn's verdict for the same user, whose rules teach in place of this one's.
     ``consent`` decides which rules may teach when several people share the policy.
     """
     unfit = _unfit(turn, outcome, live=live, settings=settings)
@@ -128,7 +128,7 @@ def _sample(
 
 
 def chosen_tokens(done: Completion) -> tuple[bool, ...]:
-    """Return True for each token that the policy chose; False where the format left it less than `OWN_CHOICE`.
+    """Return True per token that the policy chose; False if the format left less than `OWN_CHOICE`.
 
     A forced token carries no information on the policy, and its probability ratio lies outside the trusted range.
     """
@@ -295,7 +295,7 @@ def _fit_for_note(sample: Sample) -> Sample:
 def _urgency(satisfaction: float) -> float:
     """Return the share left to learn from a user whose recent mean score is ``satisfaction`` (-1 .. 1).
 
-    It is 1 up to a mean score of 0, when at most half of the replies meet the preference, and falls from there with the
+    It is 1 up to a mean score of 0, when at most half the replies meet the preference, and falls from there with the
     square of the missing part: otherwise a rule that keeps teaching would move the weights as far by each good turn as
     by each bad one.
     """
@@ -330,7 +330,7 @@ def step_due(
     max_wait: float,
     idle: float,
 ) -> bool:
-    """Return True if a step is due: the batch is full, the oldest sample has waited long enough, or requests pause."""
+    """Return True if a step is due: the batch is full, the oldest sample has waited too long, or requests pause."""
     if waiting == 0 or oldest is None:
         return False
     quiet = last_turn is not None and now - last_turn >= idle
@@ -348,9 +348,9 @@ def next_batch(
     grouped: bool = False,
     partial: Collection[tuple[str, str]] = (),
 ) -> list[Sample]:
-    """Return the samples of the next step, none until it is due; ``waiting`` pairs each sample with its verdict's time.
+    """Return the next step's samples, none until it is due; ``waiting`` pairs each sample with its verdict's time.
 
-    ``grouped`` keeps the episodes of a group in one step, so that each is measured against all of them. Groups in
+    ``grouped`` keeps a group's episodes in one step, so that each is measured against all. Groups in
     ``partial`` still miss episodes or verdicts: they wait without limit, and neither fill a batch nor make it late.
     """
     complete = [(sample, at) for sample, at in waiting if task_group(sample) not in partial]

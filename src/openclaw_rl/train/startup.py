@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOrigin:
-    """Base model, versions directory and starting point of a run; ``resume`` is a version directory of another run."""
+    """Base model, versions directory and starting point of a run; ``resume`` is another run's version directory."""
 
     base: str
     directory: Path

@@ -74,7 +74,7 @@ class StepLedger(VersionLedger, Protocol):
 
 
 class StepRunner:
-    """Takes steps from the live version and offers the results as candidates.
+    """Runner of training steps from the live version; it offers the results as candidates.
 
     A batch that fails is tried again and then halved, until the turn that causes it is isolated and dropped.
     """

@@ -43,7 +43,7 @@ class Ask:
 
 
 class ReplySampler:
-    """Sample replies from any weights; weights that it loads are candidates, which yield to users' requests."""
+    """Sampler of replies from any weights; weights that it loads are candidates, which yield to users' requests."""
 
     def __init__(self, policy: GetPolicy, quiet: Quiet) -> None:
         self._policy, self._quiet = policy, quiet
@@ -174,7 +174,7 @@ def enough(measured: Sequence[Distance], prompted: Distance) -> str | None:
 
 
 def steps_within(steps: int, cost: float | None, seconds: float | None) -> int:
-    """Return the number of steps that fit into ``seconds``, given their cost; at least `LEAST_STEPS` of them."""
+    """Return how many steps fit into ``seconds``, given their cost; at least `LEAST_STEPS`."""
     if seconds is None or not cost:
         return steps
     return min(steps, max(LEAST_STEPS, int(steps * seconds / cost)))
@@ -188,7 +188,7 @@ def is_learned(first: Distance, last: Distance, prompted: Distance, *, tolerance
 
 
 def is_doubtful(last: Distance, prompted: Distance) -> bool:
-    """Return True if the lost compliance may be chance for this sample size, taking each loss as permanent."""
+    """Return True if the lost compliance may be chance for this sample size, assuming no gains elsewhere."""
     if last.met is None or prompted.met is None:
         return False
     return sign_test(max(0, prompted.met - last.met), 0) >= ALPHA
@@ -312,7 +312,7 @@ class DistanceMeter:
 
 
 def does(checker: Checker | None, done: Completion) -> bool:
-    """Return True if a reply follows the note, as far as the checker reaches; a cut-off reply only if its check passes.
+    """Return True if a reply follows the note, as far as the checker reaches; ``cut`` marks a reply at its token limit.
 
     Degenerate repetition never counts, even as a list. A note may ask for a single word.
     """
@@ -330,7 +330,7 @@ def plain(evidence: Mapping[str, Distance | None]) -> dict[str, Any]:
 
 
 class OthersMeter:
-    """Measure held-out prompts with each other note in the prompt, before and after; ``lost`` names a regression."""
+    """Compliance with each other note in the prompt, before and after; ``lost`` names a regression."""
 
     def __init__(self, sampler: ReplySampler, lessons: Sequence[Lesson], *, sampling: Sampling) -> None:
         self._sampler, self._sampling = sampler, sampling

@@ -41,7 +41,7 @@ class Said(NamedTuple):
 
 
 def beside(samples: Sequence[Sample], learned: Mapping[str, Said], *, share: float) -> list[Sample]:
-    """Repeat the user's learned notes on a share of these turns, spread evenly over them.
+    """Repeat the user's learned notes on a share of these turns, evenly spread.
 
     Skipped are replies sampled under a prompt other than their own (another note is in force there) and replies of an
     environment.
@@ -289,7 +289,7 @@ class LessonBook:
             self._book.advance(lesson.note, "kept", f"it stays a note: {why}")
 
     def settle(self) -> int:
-        """Update notes to the state of their versions and explain why others wait; return the number of changes."""
+        """Update notes to their versions' state and explain why others wait; return the number of changes."""
         every, notes = self._ledger.rehearsals(), self._book.all()
         rows = {row.note: row for row in every if row.practised is None}
         practised = {row.note: row for row in every if row.practised is not None}

@@ -1,4 +1,4 @@
-"""Choose the prompts of a distillation: the user's past ones, and everyday ones while these are few. Pure.
+"""Choose prompts for a distillation: the user's past ones, and everyday ones while these are few. Pure.
 
 A hash of its own text decides whether a prompt is held out, so it is held out in every round: the prompts that decide
 on a note are never trained on, for any user.
@@ -108,13 +108,13 @@ class PromptCycle:
 # Training target of a round: a lesson and the settings.
 
 PLAIN = 0
-"""stands in place of a note's number: belongs to no user and keeps replies as they are"""
+"""note number of no user; its lesson keeps replies unchanged"""
 Relevance: TypeAlias = Callable[[str, str], bool]
 """takes a question and a reply: is the reply about the question?"""
 
 
 class Checker(Protocol):
-    """Check if a reply does what the note asks; ``cut`` is True if the reply reached its token limit."""
+    """Check of a reply against the note; ``cut`` is True if the reply reached its token limit."""
 
     def __call__(self, reply: str, /, *, cut: bool = False) -> bool: ...
 

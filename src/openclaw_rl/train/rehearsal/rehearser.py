@@ -67,7 +67,7 @@ class Rehearser:
         return self._round is not None
 
     async def settle(self) -> int:
-        """Update notes to the state of their versions; return the number of changes."""
+        """Update notes to their versions' state; return the number of changes."""
         return await asyncio.to_thread(self._lessons.settle)
 
     async def tick(self) -> int:

@@ -211,7 +211,7 @@ class RehearsalRound:
 
     @property
     def by_teacher(self) -> bool:
-        """Return True if the teacher samples the next replies: its replies are then much shorter than the policy's."""
+        """Return True if the teacher samples the next replies: for loss "sft", or for "auto" if its are much shorter."""
         if self.lesson.in_prompt:  # the policy also sees the note, so lengths match
             return False
         if self._settings.loss != "auto":
