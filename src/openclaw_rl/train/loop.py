@@ -99,7 +99,7 @@ class RehearsalParts:
 
 
 class TrainLoop:
-    """Training loop: each tick carries out requests, drops turns that cannot train, and takes one step if a batch is ready."""
+    """Training loop: a tick carries out requests, drops unfit turns, and takes one step if a batch is ready."""
 
     name = "train"
 
@@ -186,7 +186,8 @@ class TrainLoop:
     async def tick(self) -> int:
         """Do one unit of work and return its amount.
 
-        If the ledger was down, start again from its rows: a failed connection leaves the last write in doubt.
+        If the ledger is down, raise and start from its rows at the next tick: a failed connection leaves the last
+        write in doubt.
         """
         try:
             return await self._tick()
@@ -239,7 +240,7 @@ class TrainLoop:
         return used
 
     async def _rehearse(self) -> int:
-        """Take one step of prompt distillation if a note is waiting and no request is; return the work done."""
+        """Take one step of prompt distillation if there is a note to learn and no request; return the work done."""
         if self._rehearser is None:
             return 0
         moved = await self._rehearser.settle() + await self._rehearser.tick()

@@ -24,9 +24,9 @@ _IN_DOUBT = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RehearsalPrompts:
-    """Prompts of one note: ``rehearsed`` are trained on, ``held_back`` only measured; ``own`` counts the user's.
+    """Prompts of one note: ``rehearsed`` train, ``own`` of them are the user's, ``held_back`` are only measured.
 
-    ``own`` counts among ``rehearsed``. ``in_doubt`` are held out too, and used if ``held_back`` are too few to decide.
+    ``in_doubt`` are held out too, and used if ``held_back`` are too few to decide.
     """
 
     rehearsed: tuple[Prompt, ...]

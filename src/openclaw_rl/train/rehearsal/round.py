@@ -48,7 +48,7 @@ LAST_RATE = 0.2
 PRACTICE = 3.0
 """reward weight multiplier if the note is trained in the prompt, where no teacher provides a KL signal"""
 KEPT = 0.5
-"""least share of a step that preserves old behavior if the note is trained in the prompt, for the other prompts"""
+"""least share of a step for other lessons if the note is trained in the prompt, so that other prompts do not change"""
 SHORTER = 0.5
 """the teacher's replies train if their word count is at most this share of the policy's: they are cheaper then"""
 PATIENCE = 3
@@ -211,7 +211,7 @@ class RehearsalRound:
 
     @property
     def by_teacher(self) -> bool:
-        """Return True if the teacher samples the next replies: for loss "sft", or for "auto" if its are much shorter."""
+        """Return True if the teacher samples the next replies: for loss "sft", or "auto" if its are much shorter."""
         if self.lesson.in_prompt:  # the policy also sees the note, so lengths match
             return False
         if self._settings.loss != "auto":
