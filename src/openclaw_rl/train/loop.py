@@ -281,7 +281,7 @@ class TrainLoop:
             alarms += [{"what": what, "remedy": "see the log, then restart"} for what in failures]
         if self._review.held is not None:
             what = f"version {self._review.held.version} waits for the gate: {self._review.held.reason}"
-            alarms.append({"what": what, "remedy": "the live version goes on; the gate tries again automatically"})
+            alarms.append({"what": what, "remedy": "the live version stays; the gate tries again automatically"})
         rehearsal = self._rehearser.status() if self._rehearser is not None else None
         runner = self._trainer.runner if isinstance(self._trainer, ReportsRunner) else None
         details = {"runner": runner} if runner else {}
