@@ -1,4 +1,4 @@
-"""Where the server of a run listens: kept in the run directory while it does, so that other commands find it."""
+"""The server address of a run, stored in its directory while it listens, so that other commands can find it."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ log = logging.getLogger(__name__)
 FILE: Final = "server.json"
 _CONNECT_SECONDS: Final = 2.0
 _ANYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-"""what listens on every address is reached from this machine by these"""
+"""loopback addresses for servers that listen on every address"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerAddress:
-    """Host and port as they were bound, the model's name as clients see it, the process.
+    """Bound host and port, the model's name for clients, the process.
 
-    No key of anybody is kept but ``env_key``, made anew at each start: who may read the run directory may act as its
-    environment.
+    No user's key is stored, except ``env_key``, which is new at each start: read access to the run directory suffices
+    to act as its environment.
     """
 
     host: str
@@ -38,17 +38,17 @@ class ServerAddress:
 
     @classmethod
     def of(cls, host: str, port: int, *, model: str, env_key: str | None = None) -> Self:
-        """The address of a server in this process."""
+        """Return the address of a server in this process."""
         return cls(host=host, port=port, model=model, pid=os.getpid(), env_key=env_key)
 
     @property
     def url(self) -> str:
-        """As a client on this machine writes it, up to /v1."""
+        """Return the address for a client on this machine, up to /v1."""
         return url_of(self.host, self.port)
 
     @property
     def listens(self) -> bool:
-        """Whether something takes connections there now."""
+        """Return True if the address accepts connections now."""
         try:
             socket.create_connection((_ANYWHERE.get(self.host, self.host), self.port), _CONNECT_SECONDS).close()
         except OSError:
@@ -57,13 +57,13 @@ class ServerAddress:
 
 
 def url_of(host: str, port: int) -> str:
-    """The address of an API that listens at host and port, as a client on this machine writes it."""
+    """Return the address for a client on this machine of an API that listens at host and port."""
     host = _ANYWHERE.get(host, host)
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
 
 
 def write(run_dir: Path, address: ServerAddress) -> None:
-    """Keep the address, whole or not at all; a disk that takes nothing is no reason not to serve."""
+    """Write the address atomically; on a disk error log a warning, and continue to serve."""
     try:
         files.write(run_dir / FILE, json.dumps(asdict(address)) + "\n", mode=0o600)
     except OSError as error:
@@ -71,32 +71,32 @@ def write(run_dir: Path, address: ServerAddress) -> None:
 
 
 def remove(run_dir: Path) -> None:
-    """Forget the address of this process; that of another one stays."""
+    """Delete this process's address; another process's address stays."""
     address = read(run_dir)
     if address is not None and address.pid == os.getpid():
         (run_dir / FILE).unlink(missing_ok=True)
 
 
 def read(run_dir: Path) -> ServerAddress | None:
-    """The address that was written last and not removed; None if there is none, or none that can be read."""
+    """Return the stored address; None if there is none or it cannot be read."""
     try:
-        kept = json.loads((run_dir / FILE).read_text("utf-8"))
+        stored = json.loads((run_dir / FILE).read_text("utf-8"))
         return ServerAddress(
-            host=kept["host"],
-            port=int(kept["port"]),
-            model=kept["model"],
-            pid=int(kept["pid"]),
-            env_key=kept.get("env_key"),
+            host=stored["host"],
+            port=int(stored["port"]),
+            model=stored["model"],
+            pid=int(stored["pid"]),
+            env_key=stored.get("env_key"),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
 def find_url(resolved: Resolved) -> str:
-    """Where to reach the server of these settings' run.
+    """Return the address of the server for these settings' run.
 
-    The address in its directory comes first; then the one of the settings, unless they name a run and no address:
-    another run may listen there. Raises BackendDown where nothing listens.
+    The address in its directory has priority; then the one in the settings, unless they name a run and no address:
+    another run may listen there. Raises BackendDown if nothing listens.
     """
     config = resolved.config
     address = read(config.run.dir)
@@ -123,4 +123,4 @@ def _given(resolved: Resolved, *paths: str) -> bool:
 
 
 def _start(run_dir: Path) -> str:
-    return f"start it with: openclaw-rl up --run-dir {run_dir}, or say where it is with --url http://HOST:PORT/v1"
+    return f"start it with: openclaw-rl up --run-dir {run_dir}, or give its address with --url http://HOST:PORT/v1"

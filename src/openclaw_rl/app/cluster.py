@@ -1,12 +1,12 @@
-"""A run over a Ray cluster: every loop is an actor on a node that Ray chooses, begun anew when it or its node is lost.
+"""A run on a Ray cluster: every loop is an actor on a node that Ray selects, restarted if it or its node is lost.
 
-    gateway and engine   where 'up' was typed, if that node has the GPUs of gpus.rollout
+    gateway and engine   on the node where 'up' was started, if it has the GPUs in gpus.rollout
     judge                gpus.judge
-    trainer              gpus.train, all on one node; with train.local.nodes its ranks are on so many, apart from it
-    collect              anywhere
+    trainer              gpus.train, all on one node; with train.local.nodes its ranks are on that many separate nodes
+    collect              any node
 
-The loops are those of `App`, with the same settings, on the same ledger: Ray places and restarts them, and carries
-nothing between them. The HTTP port is the gateway's own.
+The loops are those of `App`, with the same settings, on the same ledger: Ray places and restarts them, and transfers no
+data between them. The HTTP port is the gateway's own.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from openclaw_rl.config.values import Share
 from openclaw_rl.errors import ConfigError, MissingExtra, ModelRefused, OpenClawError, PluginError
 from openclaw_rl.store import Writer
 
-# One loop of a run in a process that Ray has placed.
+# One loop of a run in a process placed by Ray.
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopPlace:
-    """Where a loop runs; ``url`` is the gateway's. ``begun`` False: it waits to be begun, as it does on a new node.
+    """A loop's location; ``url`` is the gateway's. ``begun`` False: it waits for `ClusterPart.begin`, as on a new node.
 
-    ``refused`` says why it cannot run anywhere, with the remedy.
+    ``refused`` is the reason why it cannot run on any node, with the remedy.
     """
 
     node: str
@@ -49,7 +49,7 @@ class LoopPlace:
 
 
 class ClusterPart:
-    """An actor that runs one loop until it is told to stop; when it dies, Ray makes another, which is begun anew."""
+    """An actor that runs one loop until it is stopped; Ray replaces a dead actor, which must be begun again."""
 
     def __init__(self, config: Config, loop: Writer) -> None:
         self._config = config
@@ -67,13 +67,13 @@ class ClusterPart:
         return LoopPlace(node=node, process=os.getpid(), begun=begun, url=self._url, refused=self._refused)
 
     async def begin(self) -> None:
-        """Run the loop from now on. Safe to call twice."""
+        """Start the loop. Safe to call twice."""
         if self._task is None:
             logging.basicConfig(level=self._config.run.log_level.upper())
             self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        """Let the loop end, and wait for it."""
+        """Stop the loop and wait for its end."""
         self._stop.set()
         if self._task is not None:
             await self._task
@@ -86,8 +86,8 @@ class ClusterPart:
             await app.run(self._stop, listening=self._listening)
         except (ConfigError, ModelRefused, PluginError) as error:
             self._refused = error.what, error.remedy
-        except Exception:  # whatever it is, what is left of it must not hold the loop's place in the ledger
-            log.exception("loop %s failed; it is begun anew", self._loop)
+        except Exception:  # after any failure the process must release the loop's place in the ledger
+            log.exception("loop %s failed; restarting", self._loop)
             os._exit(1)
 
     def _listening(self, url: str) -> None:
@@ -95,17 +95,17 @@ class ClusterPart:
 
 
 GPUS_OF: Final[Mapping[Writer, str]] = {"serve": "rollout", "collect": "", "judge": "judge", "train": "train"}
-"""the share of the GPUs that a loop has"""
+"""the GPU share for each loop"""
 _FILE: Final = "cluster.json"
 _CPUS: Final = 0.5
-"""of a node's, that Ray sets aside for a loop: they wait more than they compute"""
+"""share of a node's CPUs that Ray reserves for a loop: loops wait more than they compute"""
 NO_GPU: Final = {"env_vars": {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1"}}
-"""the environment of a loop that would else see all GPUs of its node; Ray's tasks that it starts see their own"""
+"""environment for a loop that would otherwise see all GPUs of its node; Ray tasks that it starts see their own"""
 _LOOK: Final = 1.0
 _SILENT: Final = 3.0
-"""seconds between two looks, and without an answer after which a loop is said to be away"""
+"""seconds between two checks, and without an answer after which a loop is reported as away"""
 _STALE: Final = 30.0
-"""seconds after which nobody keeps up what was written of a cluster"""
+"""seconds after which a written cluster state is no longer maintained"""
 _END: Final = 30.0
 
 Say = Callable[[str], None]
@@ -113,7 +113,7 @@ Say = Callable[[str], None]
 
 @dataclass(slots=True)
 class ClusterState:
-    """What is known of a run's cluster, for people: where each loop is, and since when one is away."""
+    """The known state of a run's cluster, for people: each loop's node, and since when a loop is away."""
 
     address: str
     dashboard: str | None
@@ -129,14 +129,14 @@ class ClusterState:
 
 
 def cluster_state(run_dir: Path) -> dict[str, Any] | None:
-    """What the last `up --cluster` wrote; None where this run has no cluster, or its command was killed."""
+    """Return the state that the last `up --cluster` wrote; None without a cluster, or if its command was killed."""
     place = run_dir / _FILE
-    found = dict(json.loads(place.read_text())) if place.exists() else None
-    return found if found is not None and time.time() - found["at"] < _STALE else None
+    state = dict(json.loads(place.read_text())) if place.exists() else None
+    return state if state is not None and time.time() - state["at"] < _STALE else None
 
 
 def gpu_counts(config: Config, total: int) -> dict[Writer, int]:
-    """How many GPUs each loop gets of a cluster with ``total``, by the same shares as on one machine."""
+    """Return the GPU count for each loop in a cluster with ``total``, by the same shares as on one machine."""
     shares: dict[str, Share | None] = {part: getattr(config.gpus, part) for part in PARTS}
     if all(share is None for share in shares.values()):
         layout = default_layout(config.gpus.total or total)
@@ -144,7 +144,7 @@ def gpu_counts(config: Config, total: int) -> dict[Writer, int]:
         shares["judge"] = shares["judge"] if _judges_by_model(config) else None
     counts = {part: share if isinstance(share, int) else len(share or ()) for part, share in shares.items()}
     if not any(counts.values()) and total == 1:
-        counts["rollout"] = counts["train"] = 0  # a single one cannot be dealt out to two nodes
+        counts["rollout"] = counts["train"] = 0  # a single GPU cannot be divided between two nodes
     return {loop: counts.get(part, 0) for loop, part in GPUS_OF.items()}
 
 
@@ -153,7 +153,7 @@ def _judges_by_model(config: Config) -> bool:
 
 
 def check_cluster(config: Config, counts: Mapping[Writer, int], nodes: list[dict[str, Any]], address: str) -> None:
-    """Raises ConfigError for what this cluster cannot run."""
+    """Raise ConfigError for requirements that this cluster does not meet."""
     most = [int(node["Resources"].get("GPU", 0)) for node in nodes]
     if sum(counts.values()) > sum(most):
         raise ConfigError(
@@ -170,9 +170,9 @@ def check_cluster(config: Config, counts: Mapping[Writer, int], nodes: list[dict
         over, lower = (spread, "it lower or train.local.nodes higher") if loop == "train" else (1, "it lower")
         fit = sum(there * over >= count for there in most)
         if fit < over:
-            wanted = f"{over} node{'s' * (over > 1)} with {-(-count // over)} GPUs"
+            requirement = f"{over} node{'s' * (over > 1)} with {-(-count // over)} GPUs"
             raise ConfigError(
-                f"gpus.{GPUS_OF[loop]} = {count} takes {wanted}, but the cluster has {fit} and its largest {max(most)}",
+                f"gpus.{GPUS_OF[loop]} = {count} takes {requirement}, but the cluster has {fit} and its largest {max(most)}",
                 remedy=f"set {lower}, or add nodes: ray start --address=HEAD:6379 --num-gpus=N",
             )
     if len(nodes) > 1 and config.store.url is None:
@@ -187,15 +187,15 @@ def _wanted(counts: Mapping[Writer, int]) -> str:
 
 
 def own_config(config: Config, loop: Writer, gpus: int) -> Config:
-    """The settings of a loop that sees only its own GPUs."""
-    mine: dict[str, Any] = dict.fromkeys((*PARTS, "total"))
+    """Return the settings for a loop that sees only its own GPUs."""
+    shares: dict[str, Any] = dict.fromkeys((*PARTS, "total"))
     if gpus:
-        mine[GPUS_OF[loop]] = gpus
-    return config.model_copy(update={"gpus": config.gpus.model_copy(update=mine)})
+        shares[GPUS_OF[loop]] = gpus
+    return config.model_copy(update={"gpus": config.gpus.model_copy(update=shares)})
 
 
 def connect(address: str) -> Any:
-    """Ray, connected to the cluster at ``address``; raises ConfigError with the remedy where there is none."""
+    """Return Ray, connected to the cluster at ``address``; raises ConfigError with the remedy if there is none."""
     try:
         import ray
     except ImportError as error:
@@ -219,7 +219,7 @@ def connect(address: str) -> Any:
 
 
 class Cluster:
-    """The loops of one run as actors; whoever ends this process ends them too."""
+    """The loops of one run as actors; they end with this process."""
 
     def __init__(self, config: Config, address: str, *, say: Say) -> None:
         self._config = config
@@ -240,9 +240,9 @@ class Cluster:
     def _actor(self, loop: Writer, gpus: int, here: str) -> Any:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        own = own_config(self._config, loop, gpus)
+        settings = own_config(self._config, loop, gpus)
         if loop == "train" and self._config.train.local.nodes > 1:
-            gpus = 0  # its ranks ask for theirs
+            gpus = 0  # its ranks request their own GPUs
         near = NodeAffinitySchedulingStrategy(node_id=here, soft=True)
         options: dict[str, Any] = {
             "num_cpus": _CPUS,
@@ -252,10 +252,10 @@ class Cluster:
         }
         if not gpus:
             options["runtime_env"] = NO_GPU
-        return self._ray.remote(ClusterPart).options(**options).remote(own, loop)
+        return self._ray.remote(ClusterPart).options(**options).remote(settings, loop)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Keep every loop going until ``stop``; raises what a loop says that cannot be helped by another node."""
+        """Keep every loop running until ``stop``; raise a loop's error that no other node can fix."""
         try:
             while not stop.is_set():
                 await self._look()
@@ -267,7 +267,7 @@ class Cluster:
             await self._end()
 
     async def _look(self) -> None:
-        """Where each loop is; what is said is news."""
+        """Check every loop's place and report changes."""
         answers = await asyncio.gather(*(self._place(actor) for actor in self._actors.values()))
         for loop, place in zip(self._actors, answers, strict=True):
             if place is None:
@@ -306,7 +306,7 @@ class Cluster:
         self.state.places[loop] = where
 
     async def _end(self) -> None:
-        """Let every loop end by itself, then give the places back."""
+        """Stop every loop gracefully, then release its place."""
         stopping = [actor.stop.remote() for actor in self._actors.values()]
         await asyncio.to_thread(self._ray.wait, stopping, num_returns=len(stopping), timeout=_END)
         await asyncio.to_thread(self._ray.shutdown)
@@ -319,7 +319,7 @@ HELD: Final[Mapping[Writer, str]] = {
     "judge": "turns are answered and kept, and wait to be judged",
     "train": "turns are answered, kept and judged, and wait to be trained; the live version stays",
 }
-"""what waits while a loop is away; nothing of it is lost"""
+"""the work that waits while a loop is away; none of it is lost"""
 
 
 def _dashboard(ray: Any) -> str | None:
@@ -328,13 +328,13 @@ def _dashboard(ray: Any) -> str | None:
 
 
 def run_on_cluster(config: Config, address: str, *, say: Say) -> None:
-    """`up --cluster`: until a signal."""
+    """Run `up --cluster` until a signal."""
     from openclaw_rl.app.runner import stop_on_signals
 
     async def go() -> None:
         cluster = Cluster(config, address, say=say)
-        found = cluster.state
-        say(f"cluster        {found.address}, {found.nodes} nodes; dashboard {found.dashboard or 'none'}")
+        state = cluster.state
+        say(f"cluster        {state.address}, {state.nodes} nodes; dashboard {state.dashboard or 'none'}")
         stop = asyncio.Event()
         with stop_on_signals(stop):
             await cluster.run(stop)

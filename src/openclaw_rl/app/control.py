@@ -1,4 +1,4 @@
-"""What a person tells a run to do, by a command or by the API: written down for the train loop, which does it."""
+"""Control requests from a command or the API: written to the ledger, carried out by the train loop."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from openclaw_rl.versions import LiveVersions
 
 
 def submit_control(place: AnyPlace, word: ControlWord, /, *, version: int | None, turn: str | None, reason: str) -> int:
-    """Write it down; the number of the request. Raises NotInLedger where it names what is not there."""
+    """Write a request and return its number. Raises NotInLedger if its version or turn does not exist."""
     with LedgerReader(place) as ledger:
         versions = LiveVersions(ledger)
         if word == "rollback":
@@ -30,12 +30,13 @@ def _command(word: ControlWord, turn: str | None) -> Command:
     return word
 
 
-# A session that a person deletes, by a command, the API or the page: from the ledger, and from the record after it.
+# Session deletion by a command, the API or the page: from the ledger, then from the record.
 
 
 def delete_session(place: AnyPlace, session: str, user: str, /, *, by: str) -> Deletion:
-    """Delete it, whole or not at all; what went. To be done again where it was cut off: the rest goes then."""
+    """Delete a session atomically and return the deletion. Repeat an interrupted call to delete the rest of the
+    record."""
     with DeletionLedger(place) as ledger:
-        done = ledger.delete_session(session, user, by=by)
+        deletion = ledger.delete_session(session, user, by=by)
         forget_samples(ledger.root / "record.jsonl", ledger.was_deleted)
-    return done
+    return deletion

@@ -1,14 +1,13 @@
-"""Which GPU each part gets. A list of device numbers is taken as it stands, counts are dealt out in order.
+"""GPU assignment for each part. A list of device numbers is used as given, counts are assigned in order.
 
-    GPUs of the machine   trainer   engine   judge   teacher
+    GPUs on the machine   trainer   engine   judge   teacher
                       8   0-3       4, 5     6       7
                       4   0, 1      2        3       3
                       2   0         1        1       0
-                 1 or 0   everything is where policy.device and train.local.device say
+                 1 or 0   every part uses policy.device and train.local.device
 
-The engine that comes with this release uses one GPU, the first of its share; vLLM and SGLang use all of theirs, by
-tensor parallelism. The trainer uses all that it was given by name, one rank on each; of a layout that nobody asked for
-it takes the first.
+The built-in engine uses one GPU, the first of its share; vLLM and SGLang use all of theirs, by tensor parallelism. The
+trainer uses all GPUs assigned to it by name, one rank on each; in a default layout it uses the first.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ from openclaw_rl.errors import ConfigError
 from openclaw_rl.machine import count_gpus
 
 SEVERAL_GPUS: Final = ("sglang", "vllm")
-"""policies that spread over all GPUs of their share"""
+"""policies that use all GPUs of their share"""
 PARTS: Final = ("train", "rollout", "judge", "teacher")
 _UNSPECIFIC: Final = ("auto", "cuda")
 _ALONE: Final = 0.9
 _BESIDE_TRAINER: Final = 0.4
-"""of one GPU's memory: the trainer needs weights, gradients of the adapter and a batch's activations beside it"""
+"""share of one GPU's memory: the trainer beside it needs weights, adapter gradients and a batch's activations"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuLayout:
-    """The device numbers of each part; empty where nothing divides the GPUs up."""
+    """The device numbers for each part; empty without a division."""
 
     train: tuple[int, ...] = ()
     rollout: tuple[int, ...] = ()
@@ -42,12 +41,12 @@ class GpuLayout:
 
 
 def visible_gpus() -> int:
-    """The GPUs that this process may use."""
+    """Return the number of GPUs available to this process."""
     return count_gpus(settings.environment("CUDA_VISIBLE_DEVICES"))
 
 
 def gpu_layout(config: Config, *, visible: int) -> GpuLayout:
-    """The layout that the settings ask for, or the one that fits; raises ConfigError where there are too few GPUs."""
+    """Return the layout in the settings, or a default that fits; raises ConfigError if there are too few GPUs."""
     gpus = config.gpus
     shares = {part: getattr(gpus, part) for part in PARTS if part != "train" or config.train.local.nodes == 1}
     if gpus.total is not None and gpus.total > visible:
@@ -70,15 +69,18 @@ def gpu_layout(config: Config, *, visible: int) -> GpuLayout:
 
 
 def default_layout(count: int) -> GpuLayout:
-    """Who gets which of so many GPUs where nobody has said."""
+    """Return the default layout for a number of GPUs."""
     if count < 2:
         return GpuLayout()
     train, rollout = count // 2, max(count // 4, 1)
-    rest = tuple(range(train + rollout, count))
+    remaining = tuple(range(train + rollout, count))
     engine = tuple(range(train, train + rollout))
-    judge = rest[:1] or engine[-1:]
+    judge = remaining[:1] or engine[-1:]
     return GpuLayout(
-        train=tuple(range(train)), rollout=engine, judge=judge, teacher=rest[1:2] or rest[:1] or tuple(range(train))
+        train=tuple(range(train)),
+        rollout=engine,
+        judge=judge,
+        teacher=remaining[1:2] or remaining[:1] or tuple(range(train)),
     )
 
 
@@ -92,7 +94,7 @@ def _too_few(what: str, visible: int) -> ConfigError:
 
 
 def _fitting(visible: int) -> str:
-    """Shares that fit, as they are typed; nothing where there is nothing to share."""
+    """Return shares that fit, in shell syntax; an empty text with fewer than two GPUs."""
     if visible < 2:
         return ""
     layout = default_layout(visible)
@@ -101,33 +103,33 @@ def _fitting(visible: int) -> str:
 
 
 def engine_device(config: Config, *, visible: int) -> str:
-    """Where the serving engine runs: ``policy.device``, or the first GPU of its share."""
+    """Return the device for the serving engine: ``policy.device``, or the first GPU of its share."""
     return _device(config.policy.device, gpu_layout(config, visible=visible).rollout)
 
 
 def engine_gpus(config: Config, *, visible: int) -> tuple[int, ...]:
-    """The GPUs of an engine that can use several: its share, or the one that ``policy.device`` names."""
+    """Return the GPUs for an engine that can use several: its share, or the one named in ``policy.device``."""
     share = gpu_layout(config, visible=visible).rollout
-    said = config.policy.device
-    if said.startswith("cuda:"):
-        return (int(said.removeprefix("cuda:")),)
-    return share or ((0,) if visible and said in _UNSPECIFIC else ())
+    device = config.policy.device
+    if device.startswith("cuda:"):
+        return (int(device.removeprefix("cuda:")),)
+    return share or ((0,) if visible and device in _UNSPECIFIC else ())
 
 
 def engine_memory(config: Config, *, visible: int) -> float | None:
-    """The share of a GPU's memory that an engine takes for itself: nearly all, or what a trainer beside it leaves."""
+    """Return the share of a GPU's memory for an engine: nearly all, or less beside a trainer."""
     beside = shared_gpus(config, visible=visible) and not config.gpus.turns
     return config.policy.memory_share or (_BESIDE_TRAINER if beside else _ALONE)
 
 
 def shared_gpus(config: Config, *, visible: int) -> list[int]:
-    """The GPUs that both the engine and the trainer are on."""
+    """Return the GPUs used by both the engine and the trainer."""
     trains = gpu_layout(config, visible=visible).train or ((0,) if visible else ())
     return sorted(set(trains) & set(engine_gpus(config, visible=visible)))
 
 
 def refuse_useless_turns(config: Config, *, visible: int) -> None:
-    """Raises ConfigError where the engine would sleep for nobody, or cannot."""
+    """Raise ConfigError if the engine cannot sleep, or shares no GPU with the trainer."""
     if not config.gpus.turns:
         return
     if config.policy.backend not in SEVERAL_GPUS:
@@ -135,16 +137,17 @@ def refuse_useless_turns(config: Config, *, visible: int) -> None:
         raise ConfigError(what, remedy="take it out, or use vllm or sglang")
     if not shared_gpus(config, visible=visible):
         what = "gpus.turns is on, but the engine and the trainer share no GPU"
-        raise ConfigError(what, remedy="take it out: nobody has to wait for the other")
+        raise ConfigError(what, remedy="take it out: neither has to wait for the other")
 
 
 def trainer_device(config: Config, *, visible: int) -> str:
-    """Where the trainer runs: ``train.local.device``, or the first GPU of its share."""
+    """Return the trainer's device: ``train.local.device``, or the first GPU of its share."""
     return _device(config.train.local.device, gpu_layout(config, visible=visible).train)
 
 
 def trainer_devices(config: Config, *, visible: int) -> tuple[str, ...]:
-    """A device for each rank of the trainer; empty where it is one process. Raises ConfigError for more than fit."""
+    """Return a device for each rank of the trainer; empty for a single process. Raises ConfigError if they do not
+    fit."""
     local = config.train.local
     if local.nodes > 1:
         return _devices_by_node(config)
@@ -161,7 +164,7 @@ def trainer_devices(config: Config, *, visible: int) -> tuple[str, ...]:
 
 
 def _devices_by_node(config: Config) -> tuple[str, ...]:
-    """Of ranks on several nodes, each of which counts its own GPUs from 0."""
+    """Return the devices for ranks on several nodes, each of which counts its own GPUs from 0."""
     local, gpus = config.train.local, config.gpus.train
     count = len(gpus) if isinstance(gpus, tuple) else gpus or 0
     ranks = local.ranks or count or local.nodes
@@ -179,7 +182,7 @@ def _trainer_share(config: Config, visible: int) -> tuple[int, ...]:
 
 
 def judge_device(config: Config, number: int, *, visible: int) -> str:
-    """Where the judge's model ``number`` runs: ``judge.models.device``, or a GPU of the judge's share, one each."""
+    """Return the device for the judge's model ``number``: ``judge.models.device``, or one GPU of the judge's share."""
     share = gpu_layout(config, visible=visible).judge
     return _device(config.judge.models.device, share[number % len(share) :] if share else ())
 
@@ -189,15 +192,15 @@ def _device(said: str, share: tuple[int, ...]) -> str:
 
 
 def device_notes(config: Config, *, visible: int) -> Iterator[str]:
-    """What a user who divided the GPUs up should know."""
+    """Yield notes on a GPU division that the settings request."""
     layout = gpu_layout(config, visible=visible)
-    for part, setting, said in (
+    for part, setting, device in (
         ("train", "train.local.device", config.train.local.device),
         ("rollout", "policy.device", config.policy.device),
     ):
         share = getattr(layout, part)
-        if getattr(config.gpus, part) is not None and share and said not in _UNSPECIFIC:
-            yield f"gpus.{part} changes nothing: {setting} = {said} says where it runs"
+        if getattr(config.gpus, part) is not None and share and device not in _UNSPECIFIC:
+            yield f"gpus.{part} changes nothing: {setting} = {device} selects the device"
         elif len(share) > 1 and part == "rollout" and config.policy.backend not in SEVERAL_GPUS:
             yield f"gpus.{part}: of {', '.join(map(str, share))} it uses GPU {share[0]}; one is all it can use"
         elif len(share) > 1 and part == "train" and not trainer_devices(config, visible=visible):
@@ -208,11 +211,11 @@ def device_notes(config: Config, *, visible: int) -> Iterator[str]:
 
 
 def _shared(config: Config, visible: int) -> Iterator[str]:
-    """How engine and trainer divide the memory of a GPU that both are on."""
-    both = shared_gpus(config, visible=visible)
-    if both and config.policy.backend in SEVERAL_GPUS:
+    """Yield a note on the memory division for a GPU used by both the engine and the trainer."""
+    gpus = shared_gpus(config, visible=visible)
+    if gpus and config.policy.backend in SEVERAL_GPUS:
         share = engine_memory(config, visible=visible) or 0.0
-        named = ", ".join(map(str, both))
+        named = ", ".join(map(str, gpus))
         if config.gpus.turns:
             yield f"{config.policy.backend} and the trainer take turns on GPU {named}: requests wait for each step"
             return

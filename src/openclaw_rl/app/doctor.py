@@ -1,4 +1,4 @@
-"""Looks at this machine and this run, and says the remedy for each trouble."""
+"""Examines this machine and this run, with a remedy for each problem."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from openclaw_rl.store import LedgerReader, exists
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """One line of the report: what was looked at, how it is, and what to do."""
+    """One line of the report: the check, its result, and the remedy."""
 
     check: str
     state: Literal["ok", "warning", "trouble"]
@@ -42,7 +42,7 @@ class Diagnosis:
 
 
 def examine(config: Config) -> list[Diagnosis]:
-    """Every check, in the order in which a person would fix them."""
+    """Run every check, in the order in which a person would fix the problems."""
     checks: Sequence[Callable[[Config], Diagnosis]] = (
         _python,
         _memory,
@@ -109,10 +109,10 @@ def _directory(config: Config) -> Diagnosis:
 
 
 def _open_to_others(place: Path) -> list[Path]:
-    """What a group or everybody may read or write, the directory itself first; nothing if nobody can get in."""
+    """Return files with access for the group or others, the directory first; empty if the directory itself has none."""
     if not place.stat().st_mode & 0o077:
         return []
-    return [found for found in (place, *sorted(place.rglob("*"))) if found.lstat().st_mode & 0o077]
+    return [path for path in (place, *sorted(place.rglob("*"))) if path.lstat().st_mode & 0o077]
 
 
 def _torch(config: Config) -> Diagnosis:
@@ -157,10 +157,10 @@ def _backends(config: Config) -> Diagnosis:
 
 
 def _in_full(kind: plugins.Kind, name: str | None) -> str | None:
-    """What a plugin's name leads to: of a bare file, which part of it is taken."""
+    """Return a plugin's address: for a bare file, including the selected attribute."""
     try:
         return None if name is None else plugins.address(kind, name)
-    except OpenClawError:  # a check says what is wrong with it
+    except OpenClawError:  # a check reports the fault
         return name
 
 
@@ -177,11 +177,11 @@ def _judge(config: Config) -> Diagnosis:
 
 
 def _judge_models(places: Sequence[str]) -> Diagnosis:
-    """Models that are hosted for the judge: whether they are here, or have to be fetched."""
+    """Check the models hosted for the judge: present, or to be fetched."""
     if importlib.util.find_spec("torch") is None and not all(map(is_address, places)):
         return Diagnosis("judge", "trouble", "torch is not installed", "pip install 'openclaw-rl[local]'")
-    found = [_model_at("judge", place) for place in places if not is_address(place)]
-    worst = [each for state in ("trouble", "warning") for each in found if each.state == state]
+    diagnoses = [_model_at("judge", place) for place in places if not is_address(place)]
+    worst = [diagnosis for state in ("trouble", "warning") for diagnosis in diagnoses if diagnosis.state == state]
     return worst[0] if worst else Diagnosis("judge", "ok", ", ".join(places))
 
 
@@ -190,11 +190,11 @@ def _environment(config: Config) -> Diagnosis:
 
 
 def _checked(name: str, config: Config, made: Sequence[checks.SettingsCheck], fine: str) -> Diagnosis:
-    found = list(checks.faults(config, made))
-    if not found:
+    errors = list(checks.faults(config, made))
+    if not errors:
         return Diagnosis(name, "ok", fine)
-    remedies = dict.fromkeys(fault.remedy for fault in found if fault.remedy)
-    return Diagnosis(name, "trouble", "; ".join(fault.what for fault in found), "; ".join(remedies))
+    remedies = dict.fromkeys(fault.remedy for fault in errors if fault.remedy)
+    return Diagnosis(name, "trouble", "; ".join(fault.what for fault in errors), "; ".join(remedies))
 
 
 def _port(config: Config) -> Diagnosis:
@@ -233,20 +233,20 @@ def _ledger(config: Config) -> Diagnosis:
 
 
 def _engine(config: Config) -> Diagnosis:
-    """The engine that the policy would use, looked at from outside."""
+    """Examine the policy's engine from outside."""
     try:
         policy = build_policy(config)
         assert isinstance(policy, SupportsExamination)
-        found = asyncio.run(policy.examine())
+        findings = asyncio.run(policy.examine())
     except OpenClawError as error:
         return Diagnosis("engines", "trouble", error.what, error.remedy or "")
-    wrong = [each for each in found if not each.fine]
-    detail = "; ".join(each.what for each in (wrong or found))
-    return Diagnosis("engines", "trouble" if wrong else "ok", detail, "; ".join(each.remedy for each in wrong))
+    faults = [finding for finding in findings if not finding.fine]
+    detail = "; ".join(finding.what for finding in (faults or findings))
+    return Diagnosis("engines", "trouble" if faults else "ok", detail, "; ".join(finding.remedy for finding in faults))
 
 
 async def _try_room(settings: sandbox.SandboxSettings) -> None:
-    """Begin a sandbox and run a command in it."""
+    """Open a sandbox and run a command in it."""
     room = await sandbox.open_sandbox(settings)
     try:
         ran = await room.run(["true"])
@@ -258,7 +258,7 @@ async def _try_room(settings: sandbox.SandboxSettings) -> None:
 
 def _sandbox(config: Config) -> Diagnosis:
     try:
-        kept = f"programs are kept apart by {sandbox.isolation()}"
+        isolation = f"programs are kept apart by {sandbox.isolation()}"
     except NoSandbox as error:
         refused = "'eval' refuses coding tasks, and environments that run commands do not begin"
         return Diagnosis("sandbox", "warning", f"{error.what}; {refused}", error.remedy or "")
@@ -266,18 +266,20 @@ def _sandbox(config: Config) -> Diagnosis:
         asyncio.run(_try_room(build_sandbox_settings(config)))
     except NoSandbox as error:
         return Diagnosis(
-            "sandbox", "warning", f"{kept}, but commands of environments are not: {error.what}", error.remedy or ""
+            "sandbox", "warning", f"{isolation}, but commands of environments are not: {error.what}", error.remedy or ""
         )
-    return Diagnosis("sandbox", "ok", f"{kept}, and so are commands of environments")
+    return Diagnosis("sandbox", "ok", f"{isolation}, and so are commands of environments")
 
 
 def _engines(config: Config) -> Diagnosis:
     if config.policy.backend in (*checks.ENGINES, checks.CLOUD):
         return _engine(config)
-    found = []
+    packages = []
     for name in ("vllm", "sglang", "ray", "tinker"):
         try:
-            found.append(f"{name} {importlib.metadata.version(name)}")
+            packages.append(f"{name} {importlib.metadata.version(name)}")
         except importlib.metadata.PackageNotFoundError:
             continue
-    return Diagnosis("engines", "ok", ", ".join(found) if found else "no optional engine is installed; none is needed")
+    return Diagnosis(
+        "engines", "ok", ", ".join(packages) if packages else "no optional engine is installed; none is needed"
+    )

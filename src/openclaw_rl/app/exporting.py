@@ -1,4 +1,4 @@
-"""Learned weights leave a run as files that other programs load."""
+"""Exports learned weights as files for other programs."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _EXPORT: Final = "openclaw_rl.backends.hf.weights_export:export_weights"
 def export_version(
     config: Config, name: str, form: str, target: Path | None, *, progress: Callable[[str], None]
 ) -> Path:
-    """Write a version ("live" or its number) in one of `FORMS`; where it was written.
+    """Write a version ("live" or its number) in one of `FORMS`; return the path.
 
-    Raises NotInLedger for a version that is not there, ConfigError where ``target`` exists.
+    Raises NotInLedger for a missing version, ConfigError if ``target`` exists.
     """
     version = _version(config, name)
     place = target or Path(f"openclaw-rl-v{version.number}{_SUFFIXES.get(form, f'-{form}')}")
@@ -50,7 +50,7 @@ def _version(config: Config, name: str) -> Version:
         raise ConfigError(f"{name!r} is no version", remedy="give a number that 'openclaw-rl versions' lists, or live")
     with LedgerReader(ledger_place(config)) as ledger:
         versions = LiveVersions(ledger)
-        found = versions.live() if name == "live" else versions.kept(int(name))
-    if found is None:
+        version = versions.live() if name == "live" else versions.kept(int(name))
+    if version is None:
         raise NotInLedger("no version is live yet", remedy="start 'openclaw-rl up' first")
-    return found
+    return version

@@ -1,4 +1,4 @@
-"""From settings to the parts that they name: a policy, a trainer, and the rules each loop works by."""
+"""Builds the parts named in the settings: a policy, a trainer, and the rules for each loop."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
     from openclaw_rl.train.samples import SampleSettings
 
 _LEARNS_FROM: Final = {"opd": (False, True), "distill": (False, True)} | dict.fromkeys(SCORES_ALONE, (True, False))
-"""scores and hints, for methods where weights have no say; as `losses.needs`, which wants torch"""
+"""scores and hints, for methods that ignore the weights; as `losses.needs`, which imports torch"""
 _HEADER_BYTES: Final = 64 * 2**10
-"""of a request: what other servers take"""
+"""limit for a request's header, as in other servers"""
 _DEPTH: Final = 64
-"""of a request's JSON: no client nests deeper, and a parser needs a bound"""
+"""limit for a request's JSON: no client nests deeper, and a parser needs a bound"""
 _KEEPALIVE_SECONDS: Final = 10.0
-"""between comments on a silent stream: proxies close one after 30 to 60"""
+"""interval between comments on a silent stream: proxies close one after 30 to 60"""
 
 
 def policy_arguments(config: Config, *, serves: bool = False) -> dict[str, Any]:
-    """What a policy is offered; it takes what it names."""
+    """Return the arguments offered to a policy, which accepts those in its signature."""
     policy = config.policy
     return {
         "model": policy.model,
@@ -69,7 +69,7 @@ def policy_arguments(config: Config, *, serves: bool = False) -> dict[str, Any]:
 
 
 def cloud_arguments(config: Config) -> dict[str, Any]:
-    """What anything that works elsewhere is offered."""
+    """Return the arguments offered to every remote backend."""
     cloud = config.cloud
     return {
         "run_dir": config.run.dir,
@@ -83,7 +83,8 @@ def cloud_arguments(config: Config) -> dict[str, Any]:
 
 
 def build_policy(config: Config, *, serves: bool = False) -> Policy:
-    """The policy that ``policy.backend`` names; where this process ``serves``, others of the run may use its engine."""
+    """Build the policy named by ``policy.backend``; if this process ``serves``, the run's other processes may use its
+    engine."""
     policy = config.policy
     offered = policy_arguments(config, serves=serves)
     built: Policy = plugins.build("policy", policy.backend, offered=offered, options=policy.options)
@@ -96,7 +97,7 @@ def _template(config: Config) -> str | None:
 
 @contextlib.asynccontextmanager
 async def running_policy(config: Config) -> AsyncIterator[Policy]:
-    """The same, started, for as long as it is needed."""
+    """Build and start the policy; stop it on exit."""
     policy = build_policy(config)
     await policy.start()
     try:
@@ -106,7 +107,7 @@ async def running_policy(config: Config) -> AsyncIterator[Policy]:
 
 
 def trainer_arguments(config: Config) -> dict[str, Any]:
-    """What a trainer is offered; it takes what it names."""
+    """Return the arguments offered to a trainer, which accepts those in its signature."""
     train, policy = config.train, config.policy
     return {
         **train.model_dump(exclude={"loss", "optim", "lora", "local", "alarms", "rehearse", "options", "backend"}),
@@ -143,8 +144,11 @@ def trainer_arguments(config: Config) -> dict[str, Any]:
 
 
 def loss_config(config: Config) -> dict[str, Any]:
-    """What a custom loss is handed as its ``config``: the loss's settings, three of them under the names that published
-    losses read, and over them the user's own table."""
+    """Return the ``config`` for a custom loss.
+
+    It has the loss's settings, three of them again under the names in published losses, and the user's table, which
+    overrides both.
+    """
     loss = config.train.loss
     return {
         **loss.model_dump(exclude={"custom", "config"}),
@@ -156,7 +160,7 @@ def loss_config(config: Config) -> dict[str, Any]:
 
 
 def build_trainer(config: Config) -> Trainer:
-    """The trainer that ``train.backend`` names."""
+    """Build the trainer named by ``train.backend``."""
     train = config.train
     offered = trainer_arguments(config)
     built: Trainer = plugins.build("trainer", train.backend, offered=offered, options=train.options)
@@ -164,7 +168,7 @@ def build_trainer(config: Config) -> Trainer:
 
 
 def build_limits(config: Config) -> RequestLimits:
-    """What one request and one key may take."""
+    """Return the limits for one request and one key."""
     from openclaw_rl.serve.request import RequestLimits
 
     limits = config.serve.limits
@@ -184,7 +188,7 @@ def build_limits(config: Config) -> RequestLimits:
 
 
 def build_generation(config: Config, policy: Policy, generate: Generate | None) -> GenerationRules:
-    """How a request becomes a reply. Clients come with model names of their own, so any is answered."""
+    """Return the rules for generating a reply. Clients send their own model names, so any name is accepted."""
     from openclaw_rl.serve.redact import GenerationRules
 
     return GenerationRules(
@@ -197,7 +201,7 @@ def build_generation(config: Config, policy: Policy, generate: Generate | None) 
 
 
 def build_recording(config: Config) -> RecordingRules:
-    """What is kept of an answered turn."""
+    """Return the rules for storing an answered turn."""
     from openclaw_rl.serve.redact import RecordingRules, patterns
 
     serve = config.serve
@@ -211,7 +215,7 @@ def build_recording(config: Config) -> RecordingRules:
 
 
 def build_outright(config: Config) -> OutrightRules:
-    """What is said outright of a reply, and how conversations are read for it."""
+    """Return the rules for inline feedback commands, and the reader for their conversations."""
     from openclaw_rl.collect.loop import ThreadLookup
     from openclaw_rl.serve.redact import OutrightRules
 
@@ -222,19 +226,19 @@ def build_outright(config: Config) -> OutrightRules:
 
 
 def default_sampling(config: Config) -> Sampling:
-    """How replies are sampled where a request does not say."""
+    """Return the sampling defaults for requests that set none."""
     return Sampling(**config.policy.sampling.model_dump())
 
 
 def gate_limits(config: Config) -> Any:
-    """What the gate tolerates."""
+    """Return the gate's limits."""
     from openclaw_rl.gate.checks import GateLimits
 
     return GateLimits(**config.gate.limits.model_dump())
 
 
 def build_sample_settings(config: Config) -> SampleSettings:
-    """What a turn may teach, from the settings."""
+    """Return the settings for the samples made from a turn."""
     from openclaw_rl.train.credit import CreditSettings
     from openclaw_rl.train.samples import SampleSettings
 
@@ -265,7 +269,7 @@ def build_sample_settings(config: Config) -> SampleSettings:
 
 
 def _learns_from(config: Config) -> tuple[bool, bool]:
-    """Whether scores and hints train. A loss of the user's own is given both; the published contract has no hints."""
+    """Return whether scores and hints train. A custom loss receives both; the published contract has no hints."""
     train = config.train
     if train.loss.custom is not None:
         return True, plugins.loss_contract(plugins.resolve("loss", train.loss.custom)) != "published"
@@ -273,12 +277,12 @@ def _learns_from(config: Config) -> tuple[bool, bool]:
 
 
 def build_people(config: Config) -> frozenset[str]:
-    """The users who have a key and share the policy; environments are none."""
+    """Return the users with a key who share the policy, without environments."""
     return frozenset(user for user in settings.api_keys(config).values() if environment_of(user) is None)
 
 
 def sharing_note(config: Config) -> str | None:
-    """What the people who have a key share, in one line; None where there is nobody to share with."""
+    """Return one line on what users with a key share; None with fewer than two users."""
     people, share = len(build_people(config)), config.train.share
     if people < 2:
         return None
@@ -289,31 +293,33 @@ def sharing_note(config: Config) -> str | None:
     return f"{people} people share one policy: scores of each train it, {rules}"
 
 
-# One GPU for two: the engine sleeps while a step is trained, and the trainer gives its memory back after it.
+# One GPU for both: the engine sleeps during a training step, and the trainer then releases its memory.
 
 
 class TurnTakingTrainer:
-    """A `Trainer` that runs while the policy sleeps. It starts with each step and ends with it: what it would keep in
-    memory is the engine's between steps."""
+    """A `Trainer` that runs while the policy sleeps.
+
+    It starts with each step and stops after it, since the engine uses the memory between steps.
+    """
 
     def __init__(self, trainer: Trainer, policy: SupportsSleep) -> None:
         self._trainer, self._policy = trainer, policy
 
     @property
     def runner(self) -> str | None:
-        """How batches are computed, and when."""
-        found = self._trainer.runner if isinstance(self._trainer, ReportsRunner) else None
-        return f"{found}, in turns with the engine" if found else None
+        """Return the description of the computation, with its schedule."""
+        runner = self._trainer.runner if isinstance(self._trainer, ReportsRunner) else None
+        return f"{runner}, in turns with the engine" if runner else None
 
     async def start(self) -> None:
-        """Nothing: the engine has the GPU."""
+        """Do nothing: the engine has the GPU."""
 
     async def stop(self) -> None:
-        """Give everything back. Safe to call twice."""
+        """Release all resources. Safe to call twice."""
         await self._trainer.stop()
 
     async def step(self, samples: Sequence[Sample], *, number: int, parent: Version, target: str) -> StepResult:
-        """One step; requests that come meanwhile wait for its end."""
+        """Run one step; requests that arrive during it wait for its end."""
         async with self._policy.asleep():
             try:
                 return await self._trainer.step(samples, number=number, parent=parent, target=target)
@@ -322,32 +328,32 @@ class TurnTakingTrainer:
 
 
 def trainer_of(config: Config, policy: Policy | None) -> Trainer:
-    """The trainer of a process; ``policy`` is the one that it serves, if it does."""
+    """Return the trainer for a process; ``policy`` is the one that the process serves, if any."""
     trainer = build_trainer(config)
     if not config.gpus.turns:
         return trainer
     if not isinstance(policy, SupportsSleep):
         raise ConfigError(
-            "gpus.turns is on, but this process does not serve: nobody would hold requests while the engine sleeps",
+            "gpus.turns is on, but this process does not serve: no server would hold requests while the engine sleeps",
             remedy="serve and train in one process, with 'openclaw-rl up', or take gpus.turns out",
         )
     return TurnTakingTrainer(trainer, policy)
 
 
-# Between the API and the policy: the step that a setting may replace, and the wait until the model is loaded.
+# Between the API and the policy: the step that a setting may replace, and the wait for the model to load.
 
 
 def generate_directly(policy: Policy, prompt: Prompt, sampling: Sampling, *, version: int | None) -> Stream:
-    """Ask the policy as it is."""
+    """Generate with the policy, unchanged."""
     return policy.generate(prompt, sampling, version=version)
 
 
 def when_ready(ready: asyncio.Event, generate: Generate) -> Generate:
-    """Until the model is loaded, say "not yet" in the way that makes the API hold the request."""
+    """Wrap ``generate``: until the model is loaded, raise the error for which the API holds a request."""
 
     async def not_yet() -> Stream:
         raise BackendDown("the model is still being loaded", retry_after=0.2)
-        yield  # makes this a stream, so that it fails where a stream is first read
+        yield  # makes this a stream, so that it fails at the first read
 
     def waiting(policy: Policy, prompt: Prompt, sampling: Sampling, *, version: int | None) -> Stream:
         return generate(policy, prompt, sampling, version=version) if ready.is_set() else not_yet()
@@ -355,18 +361,18 @@ def when_ready(ready: asyncio.Event, generate: Generate) -> Generate:
     return waiting
 
 
-# How versions reach gateways on other machines: by the shelf that store.versions names.
+# Versions reach gateways on other machines through the artifact store in store.versions.
 
 
 def served_versions(config: Config, ledger: LedgerReader) -> LiveVersions:
-    """The versions as a gateway loads them: where they lie, or fetched to the run's directory."""
+    """Return the versions for a gateway: at their place, or fetched to the run's directory."""
     if config.store.versions is None:
         return LiveVersions(ledger)
     return FetchedVersions(ledger, VersionShelf(config.store.versions), config.run.dir / "versions")
 
 
 def shelve_versions(config: Config, ledger: TrainLedger) -> None:
-    """From now on a version is on the shelf before it is live; the one that is live is put there now."""
+    """Store every version before it becomes live; store the live one now."""
     if config.store.versions is None:
         return
     shelf = VersionShelf(config.store.versions)

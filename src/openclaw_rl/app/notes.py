@@ -1,4 +1,4 @@
-"""From settings to the parts that make notes and put them into prompts."""
+"""Builds the parts that make notes and add them to prompts."""
 
 from __future__ import annotations
 
@@ -23,11 +23,14 @@ if TYPE_CHECKING:
     from openclaw_rl.serve.notes import StandingNotes
 
 _AT_ONCE: Final = 256
-"""verdicts and remarks that are looked through in one transaction"""
+"""verdicts and inline feedback commands read in one transaction"""
 
 
 def note_taker(config: Config, book: NotesBook) -> Callable[[], int]:
-    """Makes notes of what was said since; how many there are new. A remark is read as the judge reads a hint."""
+    """Return a function that makes notes from new feedback and returns their count.
+
+    An inline feedback command is read as the judge reads a hint.
+    """
     from openclaw_rl.judge.hints import filter_hints, kind_of
 
     limits = hint_limits(config)
@@ -39,25 +42,25 @@ def note_taker(config: Config, book: NotesBook) -> Callable[[], int]:
 
 
 def standing_notes(config: Config, book: NotesBook, policy: Policy) -> StandingNotes:
-    """The notes as a server has them."""
+    """Return the notes for a server."""
     from openclaw_rl.serve.notes import StandingNotes
 
     async def count(text: str) -> int:
-        return len(await policy.tokenize(text)) - 1  # less the end of a turn
+        return len(await policy.tokenize(text)) - 1  # without the end-of-turn token
 
     notes = config.notes
     prompter = NotePrompter(book, max_tokens=notes.max_tokens, max_facts=notes.max_facts, count=count)
     return StandingNotes(book=book, prompter=prompter if notes.enabled else None)
 
 
-# What rehearsal is made of, from the settings. Needs no web server, so that an experiment can use it alone.
+# Parts for prompt distillation, from the settings. Independent of the web server, so that experiments can use it alone.
 
 RECKONINGS = 8
-"""one in so many shipped prompts is a word problem: what is asked for must hold there too"""
+"""one in this many shipped prompts is a word problem: a note must hold for these too"""
 
 
 def rehearsal_settings(config: Config) -> RehearsalSettings:
-    """How notes are rehearsed."""
+    """Return the settings for prompt distillation."""
     rehearse = config.train.rehearse
     return RehearsalSettings(
         steps=rehearse.steps,
@@ -79,15 +82,15 @@ def rehearsal_settings(config: Config) -> RehearsalSettings:
 
 
 def everyday_prompts() -> list[str]:
-    """What is rehearsed on while a user has asked too little: facts, advice, and one reckoning in so many."""
-    asked = training()
-    return [task.prompt for task in (*asked, *word_problems(len(asked) // (RECKONINGS - 1), seed=0))]
+    """Return prompts for users with a short history: facts, advice, and a share of word problems."""
+    tasks = training()
+    return [task.prompt for task in (*tasks, *word_problems(len(tasks) // (RECKONINGS - 1), seed=0))]
 
 
 def build_rehearsal(
     config: Config, book: NotesBook, policy: GetPolicy, *, busy: Callable[[], bool]
 ) -> RehearsalParts | None:
-    """The parts of rehearsal, None where it is switched off. ``busy`` says whether requests are under way."""
+    """Return the parts for prompt distillation, None if it is off. ``busy`` returns True while requests run."""
     if not config.train.rehearse.enabled:
         return None
     return RehearsalParts(

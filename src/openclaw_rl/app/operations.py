@@ -1,4 +1,4 @@
-"""What a command does once and is done: read a file into the ledger, explain a verdict, roll back."""
+"""One-time operations for commands: read a file into the ledger, explain a verdict, roll back."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def import_files(
 
 
 async def explain_verdict(config: Config, turn: str) -> dict[str, Any]:
-    """How the judge comes to its verdict on a turn: it judges anew and nothing is written."""
+    """Explain the judge's verdict on a turn: judge it again without writing."""
     from openclaw_rl.judge.explain import explain
 
     with LedgerReader(ledger_place(config)) as ledger:
@@ -68,14 +68,14 @@ async def explain_verdict(config: Config, turn: str) -> dict[str, Any]:
 
 
 async def roll_back_now(config: Config, *, to: int | None, why: str, patience: float | None = None) -> Version:
-    """Ask the running trainer to roll back and wait for it; do it here when none runs.
+    """Request a rollback from the running trainer and wait for it; roll back here if no trainer runs.
 
-    ``patience`` None: half a minute longer than a failing trainer waits before it tries again.
+    ``patience`` None: half a minute longer than a failing trainer waits before it retries.
     """
     place = ledger_place(config)
     patience = config.run.backoff + 30.0 if patience is None else patience
     with LedgerReader(place) as reader:
-        LiveVersions(reader).rollback_target(to)  # raises when it cannot be done
+        LiveVersions(reader).rollback_target(to)  # raises if it is impossible
         try:
             with TrainLedger(place, sync=config.store.sync) as ledger:
                 return VersionManager(ledger).roll_back(to, why)
@@ -92,26 +92,27 @@ async def roll_back_now(config: Config, *, to: int | None, why: str, patience: f
 
 
 def _version_of(reader: LedgerReader, request: int) -> Version:
-    """The version that a rollback made; by now another one may be live already."""
+    """Return the version that a rollback made; another version may be live by now."""
     version = reader.version_of_request(request)
     if version is None:
         raise LedgerError("the running trainer refused to roll back", remedy="its log says why")
     return version
 
 
-# Training from recorded conversations: read, judge and train until nothing is left, then end.
+# Training on recorded conversations: read, judge and train all of them, then end.
 #
-# A file is read a batch at a time and each batch is trained before the next is read: the log-probs of a recorded reply
-# are those of the version that is live when it is read, so they must not be many versions old when it trains.
+# A file is read a batch at a time, and each batch is trained before the next is read: a recorded reply's log-probs are
+# computed with the version live at that time, which must not be many versions old when the reply trains.
 
 WriteLine = Callable[[str], None]
 
 
 @dataclass(slots=True)
 class Summary:
-    """What came of the files: what was read of each, the steps taken, the version that is live at the end.
+    """The result for the files: a report for each, the steps taken, the live version at the end.
 
-    ``waiting`` turns are not judged or trained yet; the gate has not ruled on version ``undecided`` yet, if any.
+    ``waiting`` turns are not judged or trained yet; ``undecided`` is the version that waits for the gate's decision, if
+    any.
     """
 
     reports: dict[Path, ImportReport] = field(default_factory=dict)
@@ -125,16 +126,16 @@ class Summary:
 
     @property
     def whole(self) -> bool:
-        """Whether all of it was read, judged, trained or dropped, and the last version decided about."""
+        """Return True if everything was read, judged, trained or dropped, and the last version decided."""
         refused = any(report.refused for report in self.reports.values())
         return not (refused or self.waiting or self.undecided)
 
 
 async def train_from(config: Config, files: Sequence[Path], *, user: str = "default", progress: WriteLine) -> Summary:
-    """Take the conversations in ``files`` through every loop; ``progress`` gets a line for each file and each step.
+    """Process the conversations in ``files`` through every loop; ``progress`` receives a line for each file and step.
 
-    What the ledger knows already is not read again, and a turn that has trained does not train again: the same call
-    twice trains nothing the second time, and one that was interrupted is gone on with.
+    Known turns are not read again, and a trained turn does not train again: repeating a call trains nothing, and an
+    interrupted call is continued.
     """
     files = data_files(files)
     app = App(full_batches_only(config), loops=("collect", "judge", "train"), policy=True)
@@ -145,7 +146,7 @@ async def train_from(config: Config, files: Sequence[Path], *, user: str = "defa
 
 
 class _Pipeline:
-    """From a file to a version, a batch at a time."""
+    """Processes files to versions, one batch at a time."""
 
     def __init__(self, app: App, policy: Policy, ledger: ImportLedger, user: str, progress: WriteLine) -> None:
         self._app, self._policy, self._ledger = app, policy, ledger
@@ -158,7 +159,7 @@ class _Pipeline:
         self._dropped = ledger.drop_counts()
 
     async def take(self, files: Sequence[Path]) -> Summary:
-        await self._work()  # what an earlier run left, and the first version
+        await self._work()  # an earlier run's remaining work, and the first version
         for file in files:
             self._read = 0
             await self._up_to_date()
@@ -191,7 +192,7 @@ class _Pipeline:
             await self._up_to_date()
 
     async def _up_to_date(self) -> None:
-        """Read on with the newest version, so that what is read is measured by what will train on it."""
+        """Load the newest version, so that log-probs are computed with the weights that will train."""
         live = self._versions.live()
         if live is not None and live.number != self._policy.live:
             await self._policy.load(live)
@@ -203,9 +204,9 @@ class _Pipeline:
 
     def _report_steps(self) -> None:
         for number in self._ledger.steps_after(self._reported, 1000):
-            step, made = self._ledger.step(number), self._ledger.made_by(number)
-            came = f"version {made.number}" if made else f"skipped: {step.skipped}"
-            self._progress(f"step {number}: {figures(step)}, {came}")
+            step, version = self._ledger.step(number), self._ledger.made_by(number)
+            result = f"version {version.number}" if version else f"skipped: {step.skipped}"
+            self._progress(f"step {number}: {figures(step)}, {result}")
             self._reported = number
             self._summary.steps += 1
             self._summary.trained += len(step.turns)

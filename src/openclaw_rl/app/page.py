@@ -1,4 +1,4 @@
-"""The page wired to a run: its ledger, its API, the people who have a key; in a process of its own."""
+"""The page for a run: its ledger, its API, the users with a key; in a separate process."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 AGENT = "openclaw-rl-page"
-"""what the page calls itself to the API"""
+"""the page's agent name in requests to the API"""
 _PATIENCE = 330.0
-"""seconds without a sign of life after which a reply is given up; a server that restarts holds requests"""
+"""seconds of silence after which a reply is abandoned; a restarting server holds requests"""
 _FRESH = 2.0
-"""seconds for which alarms that were found are shown again"""
+"""seconds for which alarms are shown again without a new check"""
 _GRACE = 1.0
 _HEAD_SECONDS = 60.0
 _HEAD_BYTES = 65536
 
 
 def page_app(config: Config, *, url: str | None = None) -> Starlette:
-    """The page of a run. ``url`` is where its API is, up to /v1; None: wherever the run says it listens."""
+    """Return the page for a run. ``url`` is the API's address, up to /v1; None: the address in the run directory."""
     from openclaw_rl.clients.api import ApiClient
     from openclaw_rl.page.door import Door
     from openclaw_rl.page.site import Site, build_site
@@ -58,12 +58,12 @@ def page_app(config: Config, *, url: str | None = None) -> Starlette:
 
 
 def _url(config: Config) -> str:
-    found = address.read(config.run.dir)
-    return found.url if found is not None else address.url_of(config.serve.host, config.serve.port)
+    server = address.read(config.run.dir)
+    return server.url if server is not None else address.url_of(config.serve.host, config.serve.port)
 
 
 class _Alarms:
-    """What `status` warns of; looked for every few seconds at most, since it counts rows."""
+    """The alarms in `status`, computed every few seconds at most, since the check counts rows."""
 
     def __init__(self, starve_after: int) -> None:
         self._starve_after = starve_after
@@ -90,7 +90,7 @@ async def serve_page(
     port: int | None = None,
     url: str | None = None,
 ) -> None:
-    """Serve the page until ``stop``; ``host`` and ``port`` are the settings' unless they are given."""
+    """Serve the page until ``stop``; ``host`` and ``port`` default to the settings."""
     host = host or config.serve.host
     refuse_open_listener(host, settings.api_keys(config))
     server = HttpServer(
@@ -107,10 +107,10 @@ async def serve_page(
 
 
 def _bind(config: Config, host: str, port: int | None) -> socket.socket:
-    """The port that was asked for; else the one after the API's, or any where that one is taken."""
-    wanted = config.page.port if port is None else port
-    if wanted is not None:
-        return bind(host, wanted)
+    """Bind the requested port; else the one after the API's, or any port if that one is taken."""
+    requested = config.page.port if port is None else port
+    if requested is not None:
+        return bind(host, requested)
     beside_api = config.serve.port and min(config.serve.port + 1, 65535)
     with contextlib.suppress(ConfigError):
         return bind(host, beside_api)
@@ -118,32 +118,34 @@ def _bind(config: Config, host: str, port: int | None) -> socket.socket:
 
 
 class PageBeside:
-    """The page of a server, in a process beside it. Whatever happens to it is said and harms nothing."""
+    """The page for a server, in a child process. Its failures are reported and do not affect the server."""
 
     def __init__(self, config: Config, *, said: Callable[[str | None, str], None]) -> None:
-        """``said`` gets the page's address, or None and why there is no page."""
+        """``said`` receives the page's address, or None and the reason why there is no page."""
         self._config = config
         self._said = said
         self._process: asyncio.subprocess.Process | None = None
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """Start it, without waiting for it."""
+        """Start the process without waiting for it."""
         self._task = asyncio.create_task(self._begin())
 
     async def _begin(self) -> None:
-        self._process, told = await workers.begin("openclaw_rl.app.page:serve_beside", self._config)
-        self._said(told.get("url"), f"{told.get('error')}; {told.get('remedy') or 'the server goes on without it'}")
+        self._process, message = await workers.begin("openclaw_rl.app.page:serve_beside", self._config)
+        self._said(
+            message.get("url"), f"{message.get('error')}; {message.get('remedy') or 'the server goes on without it'}"
+        )
 
     async def end(self) -> None:
-        """End it. Safe to call twice."""
+        """Stop the process. Safe to call twice."""
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
         await workers.end(self._process)
 
 
 def serve_beside() -> None:
-    """The process of `PageBeside`."""
+    """Run the process for `PageBeside`."""
     [config] = workers.taken()
     logging.basicConfig(level=logging.WARNING)
     try:

@@ -1,4 +1,4 @@
-"""Fit the reader's classifier to another base model, and keep it where that model's reader looks for it."""
+"""Fits the feedback classifier to another base model and stores it in that model's place."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
 _FIT: Final = "openclaw_rl.backends.local.classifier.model:fit_labels"
 _ARGS: Final = "openclaw_rl.backends.local.classifier.messages:LabelFitArgs"
 _HELD_OUT: Final = 7
-"""one voice of so many is held out: thresholds are set on what the classifier was not fitted to"""
+"""one annotator persona in this many is held out: thresholds are set on messages outside the fit"""
 
 
 def voices_folder(given: Path | None) -> Path:
-    """``given``, or data/voices of the source this package runs from; raises ConfigError without either."""
-    found = given or Path(__file__).parents[3] / "data" / "voices"
-    if not found.is_dir():
+    """Return ``given``, or data/voices in this package's source checkout; raises ConfigError if neither exists."""
+    folder = given or Path(__file__).parents[3] / "data" / "voices"
+    if not folder.is_dir():
         raise ConfigError(
-            f"there are no labelled lines at {found}",
+            f"there are no labelled lines at {folder}",
             remedy="name the folder data/voices of the project's source with --voices",
         )
-    return found
+    return folder
 
 
 def fit_reader(
     config: Config, *, voices: Path | None, epochs: float, progress: Callable[[str], None]
 ) -> dict[str, Json]:
-    """Fit, set thresholds on held-out voices, keep; what it hears of them, by group of languages."""
+    """Fit the classifier, set thresholds on held-out personas, and store it; return its accuracy by language group."""
     from openclaw_rl.judge.reader.combination import KINDS, Combination, as_json, shipped_combination
     from openclaw_rl.judge.reader.judge import fitted_folder, labelled
     from openclaw_rl.judge.reader.thresholds import calibrated, dealt, read_phrases, read_voices
@@ -60,14 +60,14 @@ def fit_reader(
     begun = readers / "fitting"
     shutil.rmtree(begun, ignore_errors=True)
     base, logprobs = _fit(config, texts(learned), texts(held_out), begun, words=KINDS, epochs=epochs, progress=progress)
-    heard = _heard(held_out, logprobs)
-    fitted = Combination(alone=shipped_combination().alone, both=calibrated(heard))
+    scores = _heard(held_out, logprobs)
+    fitted = Combination(alone=shipped_combination().alone, both=calibrated(scores))
     about = {"base": base, "combination": as_json(fitted)}
     (begun / "reader.json").write_text(json.dumps(about, indent=1) + "\n")
-    kept = fitted_folder(readers, base)
-    shutil.rmtree(kept, ignore_errors=True)
-    begun.rename(kept)
-    return {"base": base, "folder": str(kept), "learned": len(learned), "groups": _figures(heard, fitted)}
+    target = fitted_folder(readers, base)
+    shutil.rmtree(target, ignore_errors=True)
+    begun.rename(target)
+    return {"base": base, "folder": str(target), "learned": len(learned), "groups": _figures(scores, fitted)}
 
 
 def _fit(
@@ -83,14 +83,14 @@ def _fit(
         epochs=more["epochs"],
     )
     fit = plugins.load("judge", _FIT)
-    found: tuple[str, list[list[float]]] = fit(
+    result: tuple[str, list[list[float]]] = fit(
         args, texts=learned, held_out=held_out, folder=folder, progress=more["progress"]
     )
-    return found
+    return result
 
 
 def _heard(lines: Sequence[Line], logprobs: Sequence[Sequence[float]]) -> Heard:
-    """The classifier's answers beside the rules'. The n-grams know these voices: they have no say in this."""
+    """Combine the classifier's answers with the rules'. The n-grams were fitted on these personas and are excluded."""
     import numpy as np
 
     from openclaw_rl.judge.reader.combination import KINDS, group_of
@@ -108,14 +108,14 @@ def _heard(lines: Sequence[Line], logprobs: Sequence[Sequence[float]]) -> Heard:
 
 
 def _figures(heard: Heard, fitted: Any) -> dict[str, Json]:
-    """Precision and recall of either score in each group, in chats, at the thresholds that these same lines set."""
+    """Return precision and recall for each score in each group, in chats, at the thresholds set on these same lines."""
     import numpy as np
 
     from openclaw_rl.judge.reader.combination import BAD, GOOD, GROUPS, KINDS, believe
     from openclaw_rl.judge.reader.thresholds import estimates
 
     kinds = np.array(KINDS)[heard.target]
-    found: dict[str, Json] = {}
+    groups: dict[str, Json] = {}
     for group in GROUPS:
         chosen = np.flatnonzero(heard.groups == group)
         if not len(chosen):
@@ -128,12 +128,12 @@ def _figures(heard: Heard, fitted: Any) -> dict[str, Json]:
             ]
         )
         row: dict[str, Json] = {"messages": len(chosen)}
-        for name, value, wanted in (("bad", -1, BAD), ("good", 1, GOOD)):
-            there, said = np.isin(kinds[chosen], wanted), scores == value
-            right = int((there & said).sum())
+        for name, value, kinds_wanted in (("bad", -1, BAD), ("good", 1, GOOD)):
+            actual, predicted = np.isin(kinds[chosen], kinds_wanted), scores == value
+            right = int((actual & predicted).sum())
             row[name] = {
-                "precision": round(right / int(said.sum()), 3) if said.any() else None,
-                "recall": round(right / int(there.sum()), 3) if there.any() else None,
+                "precision": round(right / int(predicted.sum()), 3) if predicted.any() else None,
+                "recall": round(right / int(actual.sum()), 3) if actual.any() else None,
             }
-        found[group] = row
-    return found
+        groups[group] = row
+    return groups

@@ -1,4 +1,4 @@
-"""Recorded conversations of a run: which files they are, and the loop that reads them while the run serves."""
+"""Recorded conversations for a run: the files, and the loop that reads them while the run serves."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from openclaw_rl.views.transcripts import ImportReport, Scorer, Unread, read_con
 log = logging.getLogger(__name__)
 
 RECORDED_USER: Final = "default"
-"""whose conversations the files of ``train.data`` are"""
+"""the user for conversations in ``train.data``"""
 _SUFFIXES: Final = (".json", ".jsonl")
 
 
 def data_files(paths: Sequence[Path]) -> list[Path]:
-    """The files that ``train.data`` names, those of a folder in order; raises ConfigError where there is none."""
+    """Return the files in ``train.data``, a folder's files in order; raises ConfigError if there is none."""
     return [file for path in paths for file in _files(path)]
 
 
@@ -39,16 +39,16 @@ def _files(path: Path) -> Iterator[Path]:
         raise ConfigError(
             f"train.data: there is no file {path}", remedy="give the path of a JSON or JSONL file, or a folder of them"
         )
-    found = sorted(file for file in path.rglob("*") if file.suffix in _SUFFIXES and file.is_file())
-    if not found:
+    files = sorted(file for file in path.rglob("*") if file.suffix in _SUFFIXES and file.is_file())
+    if not files:
         raise ConfigError(
             f"train.data: the folder {path} holds no .json or .jsonl file", remedy="see docs/conversations.md"
         )
-    yield from found
+    yield from files
 
 
 def unread_by_rules(config: Config) -> Unread:
-    """Why a recorded turn gets no verdict from what it holds; a judge model may still read it."""
+    """Return a function that gives the reason why the rules find no verdict; a judge model may find one."""
     from openclaw_rl.collect.loop import from_record
     from openclaw_rl.judge.custom import reaction_of
     from openclaw_rl.judge.evidence import decide
@@ -66,16 +66,16 @@ def unread_by_rules(config: Config) -> Unread:
 
 
 def recorded_loop(config: Config, place: Place, policy: Scorer) -> RecordedLoop:
-    """The loop that reads ``train.data``; raises ConfigError where that names nothing that can be read."""
+    """Return the loop that reads ``train.data``; raises ConfigError if that has no readable file."""
     files, unread = data_files(config.train.data), unread_by_rules(config)
     return RecordedLoop(place, files, policy, unread=unread, batch=config.train.batch_size, sync=config.store.sync)
 
 
 class RecordedLoop:
-    """Reads the files of ``train.data`` into the ledger while the other loops work: a conversation for each tick.
+    """Reads the files in ``train.data`` into the ledger while the other loops work: one conversation per tick.
 
-    A batch is read when the one before it is trained or dropped, so that no turn is many versions old when it trains.
-    Known turns are not taken again. The ledger's place for an import is held only while there is something to read.
+    A batch is read after the previous one is trained or dropped, so that no turn is many versions old when it trains.
+    Known turns are skipped. The ledger's import place is held only while there is something to read.
     """
 
     name = "recorded"
@@ -89,18 +89,18 @@ class RecordedLoop:
         self._ended = False
 
     async def tick(self) -> int:
-        """Read a conversation; its new turns, 0 while a batch is not trained yet and after the last file."""
+        """Read a conversation and return its new turns; 0 while a batch is untrained and after the last file."""
         try:
             return 0 if self._ended else await anext(self._reading)
         except StopAsyncIteration:
             self._ended = True
             return 0
         except BaseException:
-            self._reading = self._read()  # from the beginning: what was read is known
+            self._reading = self._read()  # from the beginning: known turns are skipped
             raise
 
     async def stop(self) -> None:
-        """Let the ledger go."""
+        """Release the ledger."""
         await self._reading.aclose()
 
     async def _read(self) -> AsyncGenerator[int, None]:
@@ -120,7 +120,7 @@ class RecordedLoop:
         log.info("recorded all of train.data is read")
 
     def _waits(self, ledger: ImportLedger, last: str) -> bool:
-        """Whether the loops still work on the batch: on its last turn, on what is to train, on serving what it made."""
+        """Return True while the loops work on the batch: its last turn, its training, serving its version."""
         unsettled = ledger.has_turn(last) and ledger.outcome(last) is None
         live = LiveVersions(ledger).live()
         unserved = live is not None and live.number != self._policy.live

@@ -1,4 +1,4 @@
-"""Runs loops: a tick, a wait, a back-off when one fails, a clean end."""
+"""Runs loops: a tick, a wait, a back-off after a failure, a clean end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class HealthReports(Protocol):
-    """Where the health of a loop is reported."""
+    """Receiver for a loop's health reports."""
 
     def report(
         self,
@@ -35,13 +35,13 @@ class HealthReports(Protocol):
 
 @runtime_checkable
 class HasStatus(Protocol):
-    """A loop with a status of its own; ``alarms`` in it are shown to people."""
+    """A loop with a status; the ``alarms`` in it are shown to people."""
 
     async def status(self) -> Mapping[str, Any]: ...
 
 
 class LoopRunner:
-    """Runs one loop until it is stopped; after an exception it is logged, waited, and tried again."""
+    """Runs one loop until it is stopped; an exception is logged, and the loop retried after a wait."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class LoopRunner:
         wake: asyncio.Event | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``wake`` ends the wait of an idle loop, and is also set by who stops it."""
+        """``wake`` ends an idle loop's wait; set it also to stop the loop."""
         self.loop = loop
         self._wake = wake
         self._health = health
@@ -68,9 +68,9 @@ class LoopRunner:
         self._reported_at = float("-inf")
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Tick until ``stop`` is set; the tick under way is finished first, unless the task is cancelled.
+        """Tick until ``stop`` is set; a running tick is finished first, unless the task is cancelled.
 
-        A loop for which waiting changes nothing sets ``stop`` itself; ``over`` then says why.
+        A loop that can never have work again sets ``stop`` itself; ``over`` then has the reason.
         """
         await self._report("starting")
         try:
@@ -81,18 +81,18 @@ class LoopRunner:
                     break
                 await _wait(stop if self._wake is None or self._failures else self._wake, seconds)
                 if self._wake is not None:
-                    self._wake.clear()  # before the tick: what comes during it is seen after it
+                    self._wake.clear()  # before the tick: events during it are handled after it
         finally:
             await self._report("stopped")
 
     async def once(self) -> float:
-        """One tick; how long to wait after it."""
+        """Run one tick; return the wait after it."""
         try:
             moved = await self.loop.tick()
         except NothingToPlay as error:
             self.over = error
             return await self._failed(error)
-        except Exception as error:  # whatever went wrong in one loop must not take the others down
+        except Exception as error:  # a failure in one loop must not stop the others
             return await self._failed(error)
         if self._failures:
             log.info("loop %s works again after %d failures", self.loop.name, self._failures)
@@ -123,7 +123,7 @@ class LoopRunner:
                 error=self._error,
                 detail=detail,
             )
-        except Exception:  # a loop that cannot report its health goes on all the same
+        except Exception:  # a loop continues even if it cannot report its health
             log.warning("loop %s could not report its health", self.loop.name, exc_info=True)
 
 
@@ -136,7 +136,7 @@ async def _wait(event: asyncio.Event, seconds: float) -> None:
 
 
 async def drain(loops: Sequence[Loop], *, rounds: int = 10_000) -> int:
-    """Tick loops in order until none of them moves anything: what `--once` and the tests do."""
+    """Tick loops in order until none of them has work: used by `--once` and the tests."""
     total = 0
     for _ in range(rounds):
         moved = sum([await loop.tick() for loop in loops])
@@ -154,38 +154,38 @@ def stop_on_signals(stop: asyncio.Event) -> Iterator[None]:
 
     def first() -> None:
         stop.set()
-        for one in signals:
-            loop.remove_signal_handler(one)
+        for signum in signals:
+            loop.remove_signal_handler(signum)
 
-    for one in signals:
-        loop.add_signal_handler(one, first)
+    for signum in signals:
+        loop.add_signal_handler(signum, first)
     try:
         yield
     finally:
-        for one in signals:
-            loop.remove_signal_handler(one)
+        for signum in signals:
+            loop.remove_signal_handler(signum)
 
 
-# Idle loops wait; a ledger on a server wakes those that have work.
+# Idle loops wait; a ledger on a server wakes the loops that have work.
 
 
 class LoopWakes:
-    """For each loop of a process, what ends its wait; nothing does where the ledger is a file."""
+    """Wake-up events for each loop in a process; none if the ledger is a file."""
 
     def __init__(self, place: Place, loops: Iterable[Writer]) -> None:
         self._place = place if isinstance(place, ServerPlace) else None
         self._events = {name: asyncio.Event() for name in loops} if self._place else {}
 
     def event(self, loop: str) -> asyncio.Event | None:
-        """Set when there is work for a loop; None where nobody says so."""
+        """Return an event that is set when a loop has work; None without a notifying ledger."""
         return next((event for name, event in self._events.items() if name == loop), None)
 
     def poll(self, loop: str, seconds: float) -> float:
-        """How long a loop waits before it looks by itself: longer where it is woken; some work comes with time."""
+        """Return a loop's polling interval: longer if it has an event; some work depends on time alone."""
         return seconds if self.event(loop) is None else max(seconds, AGAIN)
 
     def wake_all(self) -> None:
-        """Have every loop look, whether there is work or not."""
+        """Wake every loop, with or without work."""
         for event in self._events.values():
             event.set()
 
@@ -196,7 +196,7 @@ class LoopWakes:
 
     @contextlib.asynccontextmanager
     async def listening(self) -> AsyncIterator[None]:
-        """The loops are woken inside."""
+        """Wake the loops while the context is open."""
         if self._place is None:
             yield
             return

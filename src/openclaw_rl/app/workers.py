@@ -1,4 +1,4 @@
-"""A pool of environments as a server of its own: for other machines, or in a process beside this one."""
+"""An environment pool as a separate server: for other machines, or in a child process."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from openclaw_rl.types import Message
 
 
-# A process beside this one: it gets its settings through stdin, says one line, and ends when this one does.
+# A child process: it receives its settings on stdin, prints one line, and ends with its parent.
 
 _GRACE = 30.0
-"""seconds that a process has to end by itself"""
+"""seconds for a process to end by itself"""
 _NICE = 5
-"""how far it stands back from what serves"""
+"""scheduling priority below the serving process"""
 
 
 async def begin(function: str, *given: Any) -> tuple[asyncio.subprocess.Process, dict[str, str | None]]:
-    """Run ``module:function`` in a process of its own, which takes ``given`` with `taken`; it, and what it said first.
+    """Run ``module:function`` in a child process, which reads ``given`` with `taken`; return it and its first message.
 
-    What cannot begin says ``{"error": …, "remedy": …}``.
+    On failure the message is ``{"error": …, "remedy": …}``.
     """
     module, _, name = function.partition(":")
     process = await asyncio.create_subprocess_exec(
@@ -47,18 +47,18 @@ async def begin(function: str, *given: Any) -> tuple[asyncio.subprocess.Process,
     assert process.stdout is not None
     packed = pickle.dumps(given)
     process.stdin.write(len(packed).to_bytes(8, "big") + packed)
-    said = json.loads(await process.stdout.readline() or b'{"error": "it ended before it began"}')
-    if "error" in said:
+    message = json.loads(await process.stdout.readline() or b'{"error": "it ended before it began"}')
+    if "error" in message:
         await process.wait()
-    return process, said
+    return process, message
 
 
 async def end(process: asyncio.subprocess.Process | None) -> None:
-    """Let it end, and see to it. Safe to call twice."""
+    """Stop the process; kill it after the grace period. Safe to call twice."""
     if process is None or process.returncode is not None:
         return
     assert process.stdin is not None
-    process.stdin.close()  # its sign to end
+    process.stdin.close()  # the signal to end
     try:
         await asyncio.wait_for(process.wait(), _GRACE)
     except TimeoutError:
@@ -67,21 +67,21 @@ async def end(process: asyncio.subprocess.Process | None) -> None:
 
 
 def taken() -> Any:
-    """What the process beside gave to this one; from now on this one stands back, and Ctrl-C is not its affair."""
+    """Return the parent's arguments; lower this process's priority and detach it from Ctrl-C."""
     size = int.from_bytes(sys.stdin.buffer.read(8), "big")
-    given = pickle.loads(sys.stdin.buffer.read(size))
+    arguments = pickle.loads(sys.stdin.buffer.read(size))
     os.setsid()
     os.nice(_NICE)
-    return given
+    return arguments
 
 
 def say(**found: str | None) -> None:
-    """The one line that this process says."""
+    """Print this process's first message."""
     print(json.dumps(found), flush=True)
 
 
 def parent_ended() -> asyncio.Event:
-    """Set when the process that began this one closes our stdin, or is no more."""
+    """Return an event that is set when the parent closes our stdin or ends."""
     ended = asyncio.Event()
     asyncio.get_running_loop().add_reader(0, lambda: None if os.read(0, 4096) else ended.set())
     return ended
@@ -109,7 +109,7 @@ async def _serve_until(
 ) -> None:
     from openclaw_rl.envs.pool.server import pool_app
 
-    pool.tasks()  # what cannot work is said before anything listens
+    pool.tasks()  # errors are raised before anything listens
     server = HttpServer(
         pool_app(pool, key=key), bind(host, port), grace=_GRACE, head_seconds=_HEAD_SECONDS, head_bytes=_HEAD_BYTES
     )
@@ -120,7 +120,7 @@ async def _serve_until(
 
 
 async def worker_status(url: str, *, key: str | None) -> dict[str, Any]:
-    """What a worker says of itself; where it cannot be had, why."""
+    """Return a worker's status; an error message if it cannot be reached."""
     import httpx2
 
     headers = {"authorization": f"Bearer {key}"} if key else {}
@@ -128,27 +128,29 @@ async def worker_status(url: str, *, key: str | None) -> dict[str, Any]:
     try:
         async with httpx2.AsyncClient(timeout=_LOOK_SECONDS, headers=headers) as client:
             answer = await client.get(f"{place}/v1/status")
-            found: dict[str, Any] = answer.json()
+            status: dict[str, Any] = answer.json()
     except (httpx2.HTTPError, ValueError) as error:
         return {"error": f"cannot be reached: {type(error).__name__}: {error}"}
-    return {"error": found["error"]["message"]} if "error" in found else found
+    return {"error": status["error"]["message"]} if "error" in status else status
 
 
 # --- beside this process ----------------------------------------------------------------------------------------------
 
 
 class BuildPool(Protocol):
-    """How the pool of a process is made from the settings."""
+    """Builds a process's pool from the settings."""
 
     def __call__(self, config: Config, *, events: Path | None) -> EnvPool: ...
 
 
 class OwnWorker:
-    """See `LeasePool`: a worker in a process of its own on this machine, which ends when we do and is begun anew when
-    it ends by itself."""
+    """A worker in a child process on this machine, which ends with its parent and is restarted if it ends.
+
+    See `LeasePool`.
+    """
 
     def __init__(self, config: Config, *, events: Path | None, build: BuildPool) -> None:
-        """``build`` makes the pool there, so it must be a function of a module."""
+        """``build`` makes the pool in the child process, so it must be a module's function."""
         self._build = build
         self._config = config
         self._events = events
@@ -169,16 +171,16 @@ class OwnWorker:
     async def _begin(self) -> None:
         from openclaw_rl.envs.pool.remote import RemotePool
 
-        given = (self._build, self._config, self._events, self._key)
-        process, said = await begin("openclaw_rl.app.workers:serve_beside", *given)
-        if "error" in said:
-            raise EnvFailed(f"the environments cannot be run: {said['error']}", remedy=said.get("remedy"))
-        assert said["url"] is not None
+        arguments = (self._build, self._config, self._events, self._key)
+        process, message = await begin("openclaw_rl.app.workers:serve_beside", *arguments)
+        if "error" in message:
+            raise EnvFailed(f"the environments cannot be run: {message['error']}", remedy=message.get("remedy"))
+        assert message["url"] is not None
         self._process = process
-        self._remote = await RemotePool([said["url"]], key=self._key).__aenter__()
+        self._remote = await RemotePool([message["url"]], key=self._key).__aenter__()
 
     async def _there(self) -> RemotePool:
-        """The worker, begun anew where it has ended."""
+        """Return the worker, restarted if it has ended."""
         async with self._beginning:
             if self._process is None or self._process.returncode is not None:
                 await self._begin()
@@ -216,7 +218,7 @@ class OwnWorker:
 
 
 def serve_beside() -> None:
-    """The process of `OwnWorker`."""
+    """Run the process for `OwnWorker`."""
     build, config, events, key = taken()
     try:
         asyncio.run(_serve_beside(build(config, events=events), key=key))

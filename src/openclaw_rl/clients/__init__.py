@@ -1,1 +1,1 @@
-"""The one HTTP client of our API, the terminal chat, and the set-up of other people's clients."""
+"""The HTTP client for our API, the terminal chat, and the setup for other clients."""

@@ -1,11 +1,10 @@
-"""The settings: one typed tree, one TOML file; the only reader of the environment.
+"""The settings: one typed tree, one TOML file; the only module that reads the environment.
 
-settings the tree, each setting documented where it is declared; values: the kinds of value
-names    the flags and environment names that lead to it; renamed: the keys of earlier releases; stated: names
-         of the field whose answer is fixed
-sources  defaults < preset < known environment names < file < OPENCLAW_RL__SECTION__SETTING < --set and flags
-keys     who has which key
-shown    what a user is shown: the table, the JSON, the commented file
+settings the tree, each setting documented where it is declared; values: the types for their values names    the flags
+and environment names that select a setting; renamed: keys from earlier releases; stated: names
+         used elsewhere whose value is fixed
+sources  defaults < preset < known environment names < file < OPENCLAW_RL__SECTION__SETTING < --set and flags keys
+the user of each bearer key shown    output for users: the table, the JSON, the commented file
 """
 
 from openclaw_rl.config.keys import api_keys

@@ -1,4 +1,4 @@
-"""Who has which bearer key: the one key of the settings, and the keys file."""
+"""Bearer keys and their users: the single key in the settings, and the keys file."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _ONE_USER: Final = "default"
 
 
 def api_keys(config: Config) -> Mapping[str, str]:
-    """The user of each bearer key: of the one key of the settings, and of the keys file. Empty: no key is needed."""
+    """Return the user for each bearer key, from the settings and the keys file. Empty: no key is required."""
     keys: dict[str, str] = {}
     if config.serve.api_key is not None:
         keys[config.serve.api_key.get_secret_value()] = _ONE_USER
     if config.serve.keys_file is not None:
-        found = list(_read_keys(config.serve.keys_file))
-        if not found:
+        entries = list(_read_keys(config.serve.keys_file))
+        if not entries:
             raise ConfigError(
                 f"serve.keys_file {config.serve.keys_file} holds no key, so that users cannot be distinguished",
                 remedy='write one "user:key" to a line, or take serve.keys_file out',
             )
-        for where, user, key in found:
+        for where, user, key in entries:
             if not (user and key):
                 raise ConfigError(
                     f"keys file {where}: needs a user and a key",
@@ -37,7 +37,7 @@ def api_keys(config: Config) -> Mapping[str, str]:
 
 
 def _read_keys(file: Path) -> Iterator[tuple[str, str, str]]:
-    """Place, user and key of each entry; no message shows a key."""
+    """Yield place, user and key for each entry; no message shows a key."""
     try:
         text = file.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -49,7 +49,7 @@ def _read_keys(file: Path) -> Iterator[tuple[str, str, str]]:
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip() and not line.lstrip().startswith("#"):
             user, _, key = line.partition(":")
-            if user.strip() == "env":  # an environment has a name of two parts
+            if user.strip() == "env":  # an environment's name has two parts
                 name, _, key = key.partition(":")
                 user = f"env:{name.strip()}" if name.strip() else ""
             yield f"{file}, line {number}", user.strip(), key.strip()

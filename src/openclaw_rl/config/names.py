@@ -1,7 +1,7 @@
-"""The names of the settings: dotted paths, the flags and environment names users already know, what each expects.
+"""Setting names: dotted paths, the flags and environment names in common use, and the accepted values.
 
-`SETTINGS` is read off the tree of `settings`; `FLAGS` and `ENVIRONMENT` are tables that lead to it. Nothing here reads
-the environment or a file.
+`SETTINGS` is derived from the tree in `settings`; `FLAGS` and `ENVIRONMENT` are tables that refer to it. This module
+reads neither the environment nor a file.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _WORDS: Final[Mapping[Kind, str]] = {
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting: where it is in the tree and all that its declaration says."""
+    """One setting: its place in the tree and its declaration."""
 
     path: str
     section: type[Section]
@@ -57,7 +57,7 @@ class Setting:
 
     @cached_property
     def annotation(self) -> Any:
-        """Its type without None and without validators; several types stay a tuple."""
+        """Return the type without None and without validators; several types stay a tuple."""
         parts = [part for part in get_args(self.field.annotation) if part is not NoneType]
         optional = NoneType in get_args(self.field.annotation)
         bare = [_bare(part) for part in (parts if optional else [self.field.annotation])]
@@ -84,17 +84,17 @@ class Setting:
 
     @property
     def holds_paths(self) -> bool:
-        """Whether its value is a path, or a list of paths."""
+        """Return True if the value is a path or a list of paths."""
         return self.kind == "path" or (self.kind == "list" and _bare(get_args(self.annotation)[0]) is Path)
 
     @property
     def hidden(self) -> bool:
-        """Whether a refused value may be a secret, so that no message shows it."""
+        """Return True if a refused value may be a secret, which no message may show."""
         return self.kind == "secret" or self.name == "api_key_env"
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The words it takes, for a choice or a list of choices; else empty."""
+        """Return the accepted words for a choice or a list of choices; else an empty tuple."""
         if self.kind == "choice":
             return get_args(self.annotation)
         inner = get_args(self.annotation)[0] if self.kind == "list" else None
@@ -102,7 +102,7 @@ class Setting:
 
     @property
     def expects(self) -> str:
-        """What a value must be, with its range: ``a whole number from 0 to 65535``."""
+        """Return a description of the accepted values with their range: ``a whole number from 0 to 65535``."""
         words = _WORDS[self.kind]
         if self.choices:
             listed = ", ".join(self.choices)
@@ -116,10 +116,10 @@ def _bare(annotation: Any) -> Any:
 
 
 def _limits(field: FieldInfo) -> str:
-    found = {name: getattr(rule, name) for rule in field.metadata for name in _LIMITS if hasattr(rule, name)}
-    if {"ge", "le"} <= found.keys():
-        return f"from {found['ge']} to {found['le']}"
-    return " and ".join(words.format(found[name]) for name, words in _LIMITS.items() if name in found)
+    bounds = {name: getattr(rule, name) for rule in field.metadata for name in _LIMITS if hasattr(rule, name)}
+    if {"ge", "le"} <= bounds.keys():
+        return f"from {bounds['ge']} to {bounds['le']}"
+    return " and ".join(words.format(bounds[name]) for name, words in _LIMITS.items() if name in bounds)
 
 
 _LIMITS: Final[Mapping[str, str]] = {
@@ -158,12 +158,12 @@ FIRST: Final = (
     "train.optim.lr",
     "gate.mode",
 )
-"""the ten that users set before all others; they are shown first"""
+"""the ten most common settings, listed first"""
 
 
 @dataclass(frozen=True)
 class Flag:
-    """A command line flag and the setting it turns."""
+    """A command line flag and its setting."""
 
     name: str
     path: str
@@ -174,12 +174,12 @@ class Flag:
 
     @property
     def negative(self) -> str | None:
-        """The flag that switches it off; None for flags with a value."""
+        """Return the flag that switches it off; None for flags with a value."""
         return f"--no-{self.name.removeprefix('--')}" if self.setting.kind == "switch" else None
 
     @property
     def type(self) -> type[bool] | type[int] | type[float] | type[str]:
-        """The type of its value on a command line; a list is text with commas."""
+        """Return the type for its value on a command line; a list is text with commas."""
         return {"switch": bool, "whole": int, "number": float}.get(self.setting.kind, str)
 
     @property
@@ -235,7 +235,7 @@ FLAGS: Final[Mapping[str, Flag]] = _flags(
 )
 
 ALIASES: Final[Mapping[str, str]] = {"--rl-buffer-dir": "--run-dir", "--model-path": "--model"}
-"""Flags that are another name of a flag: a command that takes one takes both."""
+"""Flags that are another name for a flag: a command accepts both."""
 
 ENVIRONMENT: Final[Mapping[str, str]] = {
     "MODEL_PATH": "policy.model",
@@ -279,22 +279,25 @@ ENVIRONMENT: Final[Mapping[str, str]] = {
     "TOOLS_CONFIG": "env.tools_config",
     "SWE_BENCH_PATH": "env.swe_bench_path",
 }
-"""Known environment names. Of two names of one setting the first listed wins."""
+"""Known environment names. If two names select one setting, the first listed has priority."""
 
 FAMILIES: Final = ("OPENCLAW_TOPK_", "OPENCLAW_COMBINE_", "MAJORITY_VOTE_", "PRM_")
-"""How known environment names begin that nothing else uses: one more of these is misspelled."""
+"""Prefixes used by known environment names alone: another name with such a prefix is misspelled."""
 
 GROUPS: Final = ("CKPT_ARGS", "ROLLOUT_ARGS", "OPTIMIZER_ARGS", "LORA_ARGS")
-"""Known environment names that hold several flags, as a shell would write them; they rank below the names above."""
+"""Known environment names that hold several flags in shell syntax; they rank below the names above."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The known name that was probably meant: one with the same last part, of these one of the `FIRST` where only the
-    last part was said; else the closest in spelling."""
+    """Return the known name that was probably meant.
+
+    A name with the same last part has priority, one in `FIRST` if ``name`` is a last part alone; else the closest in
+    spelling.
+    """
     candidates = list(known)
     section, _, leaf = name.rpartition(".")
-    same = [each for each in candidates if each.rpartition(".")[2] == leaf]
-    first = [] if section else [each for each in same if each in FIRST]
+    same = [candidate for candidate in candidates if candidate.rpartition(".")[2] == leaf]
+    first = [] if section else [candidate for candidate in same if candidate in FIRST]
     alike = first or same or candidates
     return difflib.get_close_matches(name, alike, n=1, cutoff=0.0)[0]
 

@@ -1,4 +1,4 @@
-"""Keys of earlier releases: each is refused with the name that it has now, or with the reason why it is fixed."""
+"""Keys from earlier releases: each is refused with its present name, or with the reason for its fixed value."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _SECTIONS: Final[tuple[tuple[str, str, str], ...]] = (
     ),
     ("watch", "monitor", "mode alpha window reference least"),
 )
-"""the section of old, the section now, and the names in it, ``old:new`` where they differ"""
+"""the former section, the present section, and their names, ``old:new`` where these differ"""
 
 FIXED: Final[Mapping[str, str]] = {
     "serve.max_header_kb": "64 KiB, as in other servers",
@@ -50,7 +50,7 @@ FIXED: Final[Mapping[str, str]] = {
     "judge.health_window": "50 verdicts, enough to tell a collapse from chance",
     "train.adam_eps": "1e-8, as AdamW has it",
 }
-"""what was a setting once and is a constant now, with its value and the reason"""
+"""former settings that are constants now, with the value and the reason"""
 
 
 def _moved() -> Iterator[tuple[str, str]]:
@@ -62,11 +62,11 @@ def _moved() -> Iterator[tuple[str, str]]:
 
 
 MOVED: Final[Mapping[str, str]] = dict(_moved())
-"""the present path of each old one"""
+"""the present path for each former path"""
 
 
 def refusal(path: str) -> str | None:
-    """What to say to who uses a key of old; None for any other name."""
+    """Return the error for a former key; None for any other name."""
     if path in MOVED:
         return f"{path} is now {MOVED[path]}"
     if path in FIXED:
@@ -74,18 +74,18 @@ def refusal(path: str) -> str | None:
     return None
 
 
-# Names of the field that lead to no setting, because what they ask for is fixed: each is answered, or refused.
+# Names used elsewhere that select no setting because their value is fixed: each is accepted with a note, or refused.
 
 TEACHER_PLACE: Final = "trainer"
 STATED: Final[Mapping[str, str]] = {
     "REF_LOAD": "the reference of the KL penalty is always the base model, policy.model, in Hugging Face form",
     "OPENCLAW_COMBINE_OPD_TEACHER_SOURCE": f"the teacher always runs in the {TEACHER_PLACE}",
 }
-"""each name and what is fixed"""
+"""each name and its fixed value"""
 
 
 def notes(environ: Mapping[str, str], *, model: str) -> Iterator[str]:
-    """What is said of the names that are set and change nothing; ``model`` is the base model."""
+    """Yield a note for each name that is set without effect; ``model`` is the base model."""
     if _reference(environ) == model:
         yield f"environment REF_LOAD is the base model: {STATED['REF_LOAD']}"
     name = "OPENCLAW_COMBINE_OPD_TEACHER_SOURCE"
@@ -95,19 +95,19 @@ def notes(environ: Mapping[str, str], *, model: str) -> Iterator[str]:
 
 
 def problems(environ: Mapping[str, str], *, model: str) -> Iterator[str]:
-    """Why a name that is set cannot be followed, with what to do."""
-    found = _reference(environ)
-    if found is None or found == model:
+    """Yield an error, with the remedy, for each name whose value cannot be used."""
+    reference = _reference(environ)
+    if reference is None or reference == model:
         return
-    folder = Path(found)
+    folder = Path(reference)
     why = f"names other weights than policy.model, which is {model}"
     if folder.is_absolute() and not folder.exists():
         why = "is not there"
     elif folder.is_dir() and not (folder / "config.json").is_file():
         why = "is no model in Hugging Face form (it has no config.json)"
-    yield f"environment REF_LOAD = {found}: {why}; {STATED['REF_LOAD']}: unset it, or name that model"
+    yield f"environment REF_LOAD = {reference}: {why}; {STATED['REF_LOAD']}: unset it, or name that model"
 
 
 def _reference(environ: Mapping[str, str]) -> str | None:
-    given = environ.get("REF_LOAD", "").strip()
-    return weights(given) if given else None
+    text = environ.get("REF_LOAD", "").strip()
+    return weights(text) if text else None

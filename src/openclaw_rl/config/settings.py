@@ -174,7 +174,7 @@ class PolicySection(Section):
         default=None, description="address of a running vLLM or SGLang; not set: one is started here"
     )
     launch: bool | None = Field(
-        default=None, description="start the engine and restart it after a failure; not set: only without policy.url"
+        default=None, description="start the engine and keep it running; not set: only without policy.url"
     )
     engine_key: SecretStr | None = Field(default=None, description="API key for a running engine, if it requires one")
     engine_python: Location | None = Field(

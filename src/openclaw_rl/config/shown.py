@@ -1,6 +1,6 @@
-"""How settings are shown: the table of a run's settings, the same as JSON, and the commented file that `init` writes.
+"""Display for settings: the table for a run, the same as JSON, and the commented file that `init` writes.
 
-A secret is shown as ``(set)``, never as its value; so is an option of a plugin whose name says that it is one.
+A secret appears as ``(set)``, never as its value; so does a plugin option whose name marks it as a secret.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ _WIDTH: Final = 110
 _HEAD: Final = """\
 # OpenClaw-RL: the settings.
 #
-# Each setting stands with what it does, what it expects, and its default behind a #: take the # away to set it.
+# Each setting has its description, its range, and its default behind a #: remove the # to set it.
 # Rank: defaults < preset < known environment names < this file < OPENCLAW_RL__SECTION__SETTING < --set and flags.
 # A setting that is "not set" is the empty text. A relative path starts at the working directory.
 # A plugin is named module:attribute or file.py:attribute.
-# Settings stand with their full names; TOML does not let a [section] heading follow them, so write new ones alike.
-# `openclaw-rl config` shows what a run would use, and where each value comes from.
+# Settings have their full names; TOML allows no [section] heading after them, so write new settings the same way.
+# `openclaw-rl config` shows the values for a run, with the source of each.
 """
 BEGIN: Final = "the ten to begin with"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
-    """The settings of a run, the source of each by dotted path, and what the user should know about the sources."""
+    """The settings for a run, the source of each by dotted path, and notes on the sources for the user."""
 
     config: Config
     sources: Mapping[str, str]
@@ -48,7 +48,7 @@ class Resolved:
 
 
 class Row(NamedTuple):
-    """One line of `openclaw-rl config`; ``value`` is as the file would say it, but for secrets."""
+    """One line in `openclaw-rl config`; ``value`` is TOML, with secrets masked."""
 
     path: str
     value: str
@@ -56,19 +56,19 @@ class Row(NamedTuple):
 
 
 def get(config: Config, path: str) -> Any:
-    """The value of a setting by its dotted path."""
+    """Return a setting's value by its dotted path."""
     return reduce(getattr, path.split("."), config)
 
 
 def literal(value: Any) -> str:
-    """A value as TOML writes it."""
+    """Return a value in TOML syntax."""
     if isinstance(value, str | Path):
         quoted = to_json(str(value).encode("utf-8", "backslashreplace").decode()).decode()
         return quoted.replace("\x7f", "\\u007F")
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, Mapping):
-        pairs = ", ".join(f"{literal(str(name))} = {literal(each)}" for name, each in value.items())
+        pairs = ", ".join(f"{literal(str(name))} = {literal(item)}" for name, item in value.items())
         return f"{{ {pairs} }}" if pairs else "{}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(literal, value))}]"
@@ -76,13 +76,13 @@ def literal(value: Any) -> str:
 
 
 def brief(value: Any) -> str:
-    """A refused value for a message: short, and without the login of an address."""
+    """Return a refused value for a message: shortened, and without the login in an address."""
     text = _LOGIN.sub("//(hidden)@", literal(_masked(value)))
     return text if len(text) <= _WIDTH else f"{text[:_WIDTH]}..."
 
 
 def grouped() -> Iterator[tuple[str, tuple[Setting, ...]]]:
-    """Every setting once, under headings: those to begin with, then the rest by section."""
+    """Yield every setting once, under headings: the first ten, then the others by section."""
     yield BEGIN, tuple(SETTINGS[path] for path in FIRST)
     for section, kind in SECTIONS.items():
         inside = [setting for path, setting in SETTINGS.items() if path.rpartition(".")[0] == section]
@@ -90,7 +90,7 @@ def grouped() -> Iterator[tuple[str, tuple[Setting, ...]]]:
 
 
 def render(resolved: Resolved) -> Mapping[str, tuple[Row, ...]]:
-    """Every setting with its value and source, under headings."""
+    """Return every setting with its value and source, under headings."""
     return {
         heading: tuple(row for setting in settings for row in _rows(setting, resolved))
         for heading, settings in grouped()
@@ -100,16 +100,16 @@ def render(resolved: Resolved) -> Mapping[str, tuple[Row, ...]]:
 def _rows(setting: Setting, resolved: Resolved) -> Iterator[Row]:
     value = public(setting, get(resolved.config, setting.path))
     if setting.kind == "table" and value:
-        for name, each in value.items():
+        for name, item in value.items():
             path = f"{setting.path}.{name}"
-            yield Row(path, literal(each), resolved.sources[path])
+            yield Row(path, literal(item), resolved.sources[path])
     else:
         bare = value if setting.kind == "secret" and value else literal(value)
         yield Row(setting.path, "(not set)" if value is None else bare, resolved.sources[setting.path])
 
 
 def as_json(resolved: Resolved) -> dict[str, Any]:
-    """The settings as plain JSON values under ``config``, beside their ``sources`` and the ``notes``."""
+    """Return the settings as plain JSON values under ``config``, with their ``sources`` and the ``notes``."""
     tree: dict[str, Any] = {}
     for path, setting in SETTINGS.items():
         *sections, name = path.split(".")
@@ -121,12 +121,12 @@ def as_json(resolved: Resolved) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     return str(value) if isinstance(value, Path) else value
 
 
 def public(setting: Setting, value: Any) -> Any:
-    """A setting's value without its secrets."""
+    """Return a setting's value without its secrets."""
     return _masked(value) if setting.kind in ("table", "secret") else value
 
 
@@ -134,14 +134,14 @@ def _masked(value: Any) -> Any:
     if isinstance(value, SecretStr):
         return "(set)"
     if isinstance(value, Mapping):
-        return {name: "(set)" if _SECRET_NAME.search(str(name)) else _masked(each) for name, each in value.items()}
+        return {name: "(set)" if _SECRET_NAME.search(str(name)) else _masked(item) for name, item in value.items()}
     if isinstance(value, str):
         return _LOGIN.sub("//(hidden)@", value)
-    return [_masked(each) for each in value] if isinstance(value, list | tuple) else value
+    return [_masked(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def template() -> str:
-    """A commented file with every setting at its default; loading it changes nothing."""
+    """Return a commented file with every setting at its default; loading it changes nothing."""
     blocks = (f"# --- {heading}\n\n" + "\n".join(map(_entry, settings)) for heading, settings in grouped())
     return "\n".join([_HEAD, *blocks])
 
@@ -154,7 +154,7 @@ def _entry(setting: Setting) -> str:
 
 
 def _homely(value: Any) -> Any:
-    """A path inside the home folder as the user would write it, so that the file fits another machine."""
+    """Return a path inside the home folder in ``~`` form, so that the file fits another machine."""
     if isinstance(value, Path) and value.is_relative_to(Path.home()):
         return f"~/{value.relative_to(Path.home()).as_posix()}"
     return value

@@ -2,9 +2,9 @@
 
     defaults < preset < known environment names < file < OPENCLAW_RL__SECTION__SETTING < --set and flags
 
-A later rank wins. Every value that is given is checked, even one that a later rank replaces; all that is wrong stands
-in one `ConfigError`, one line each. Secrets are `SecretStr` and appear in no message, table or text made here.
-The tree is declared in `settings`, the known names in `names`, and what a user is shown is made in `shown`.
+A later rank has priority. Every value is checked, even one that a later rank replaces; one `ConfigError` lists all
+faults, one line each. Secrets are `SecretStr` and appear in no message, table or text from this module. `settings`
+declares the tree, `names` the known names, and `shown` renders the settings for users.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _PRESETS: Final = Path(__file__).parent / "presets"
 
 
 def environment(name: str) -> str | None:
-    """The value of an environment variable; None when it is absent or empty."""
+    """Return an environment variable's value; None if it is absent or empty."""
     return os.environ.get(name) or None
 
 
 def key_in(name: str) -> str:
-    """The key that an environment variable holds. Raises ConfigError where it holds none."""
+    """Return the key in an environment variable. Raises ConfigError if the variable is absent or empty."""
     key = environment(name)
     if key is None:
         raise ConfigError(f"the environment variable {name} is not set", remedy="export it, or name another")
@@ -47,15 +47,17 @@ def key_in(name: str) -> str:
 
 
 def cache_dir() -> Path:
-    """Where converted models are kept: ``OPENCLAW_RL_CACHE``, else the user's cache folder."""
-    given = environment("OPENCLAW_RL_CACHE")
+    """Return the folder for converted models: ``OPENCLAW_RL_CACHE``, else the user's cache folder."""
+    override = environment("OPENCLAW_RL_CACHE")
     return (
-        Path(given).expanduser().absolute() if given else platformdirs.user_cache_path("openclaw-rl", appauthor=False)
+        Path(override).expanduser().absolute()
+        if override
+        else platformdirs.user_cache_path("openclaw-rl", appauthor=False)
     )
 
 
 def presets() -> tuple[str, ...]:
-    """The names of the shipped presets."""
+    """Return the names of the shipped presets."""
     return tuple(sorted(path.stem for path in _PRESETS.glob("*.toml")))
 
 
@@ -68,49 +70,49 @@ def load(
     values: Mapping[str, object] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Resolved:
-    """The settings from all their sources; raises ConfigError that lists everything wrong.
+    """Return the settings from all their sources; raises a ConfigError that lists every fault.
 
-    ``preset`` may be several with commas between them, of which a later one wins. ``file`` None means openclaw-rl.toml
-    in the working directory if there is one. ``flags`` are keyed by their names (``{"--port": 8000}``) and are taken
-    after ``sets``. ``values`` are keyed by dotted paths, have types of their own, and are taken last.
+    ``preset`` may hold several names with commas between them; a later one has priority. ``file`` None selects
+    openclaw-rl.toml in the working directory, if it exists. ``flags`` are keyed by their names (``{"--port": 8000}``)
+    and apply after ``sets``. ``values`` are keyed by dotted paths, have their final types, and apply last.
     """
     draft = _Draft()
     environ = os.environ if environ is None else environ
     file = DEFAULT_FILE if file is None and DEFAULT_FILE.exists() else file
     for name in preset.split(",") if preset is not None else ():
         _take_preset(draft, name.strip())
-    known = _take_known(draft, environ)
+    env_names = _take_known(draft, environ)
     if file is not None:
         _take_file(draft, file, f"file {file}")
-    for name in sorted(each for each in environ if each.startswith(PREFIX)):
+    for name in sorted(variable for variable in environ if variable.startswith(PREFIX)):
         path = name.removeprefix(PREFIX).lower().replace("__", ".")
         draft.take(path, environ[name].strip(), f"environment {name}", text=True)
     _take_sets(draft, sets)
     _take_flags(draft, flags or {})
     for path, value in (values or {}).items():
         draft.take(path, value, "argument")
-    return draft.resolve(known, file, environ)
+    return draft.resolve(env_names, file, environ)
 
 
 class _Given(NamedTuple):
-    """A checked value and where it came from."""
+    """A checked value and its source."""
 
     value: Any
     source: str
 
 
 class _Draft:
-    """What is given so far: the winning value of each setting, what is wrong, what should be known."""
+    """Settings read so far: the value with priority for each setting, the faults, the notes for the user."""
 
     def __init__(self) -> None:
         self.given: dict[str, _Given] = {}
         self.problems: list[str] = []
         self.notes: list[str] = []
         self.folder: Path | None = None
-        """of the file that is being read"""
+        """folder with the file that is being read"""
 
     def take(self, path: str, raw: Any, source: str, *, text: bool = False) -> None:
-        """Take ``raw`` for a setting or a section; ``text`` says that it was typed and has no type yet."""
+        """Set a setting or a section to ``raw``; ``text`` True marks typed text without a type."""
         table = SETTINGS.get(path.rpartition(".")[0])
         if path in SECTIONS:
             self.take_section(path, _parsed(raw) if text else raw, source)
@@ -123,7 +125,7 @@ class _Draft:
             self.problems.append(f"{why} ({source})")
 
     def take_section(self, path: str, table: Any, source: str) -> None:
-        """Take every setting of a table; ``path`` is empty for the whole tree."""
+        """Set every setting in a table; ``path`` is empty for the whole tree."""
         if not isinstance(table, Mapping):
             inside = next(name for name in SETTINGS if name.startswith(f"{path}."))
             why = f"{path} ({source}): is a section, not a value; set a setting in it, such as {inside}"
@@ -134,16 +136,16 @@ class _Draft:
 
     def _take_setting(self, setting: Setting, raw: Any, source: str, *, text: bool) -> None:
         if self.folder is not None:
-            for each in raw if isinstance(raw, list) else [raw]:
-                self._refuse_ambiguous(setting, each if setting.holds_paths else plugin_file(each), self.folder, source)
+            for item in raw if isinstance(raw, list) else [raw]:
+                self._refuse_ambiguous(setting, item if setting.holds_paths else plugin_file(item), self.folder, source)
         value = self.check(setting, _typed(setting, raw) if text else raw, source)
         if setting.kind == "table" and value is not None:
-            self.given |= {f"{setting.path}.{name}": _Given(each, source) for name, each in value.items()}
+            self.given |= {f"{setting.path}.{name}": _Given(item, source) for name, item in value.items()}
         elif value is not None or setting.optional:
             self.given[setting.path] = _Given(value, source)
 
     def _refuse_ambiguous(self, setting: Setting, path: Any, folder: Path, source: str) -> None:
-        """Refuse a path that leads somewhere from its file's folder, though it starts at the working directory."""
+        """Refuse a path that also exists relative to its file's folder, though it starts at the working directory."""
         if not isinstance(path, str) or not path or Path(path).expanduser().is_absolute():
             return
         here, beside = Path(path).absolute(), folder / path
@@ -154,21 +156,21 @@ class _Draft:
             )
 
     def check(self, setting: Setting, value: Any, source: str) -> Any:
-        """The value as the setting keeps it; None, and a problem more, when it cannot."""
+        """Return the validated value; None, with a recorded fault, if it is invalid."""
         try:
             return getattr(setting.section.model_validate({setting.name: value}), setting.name)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
         what = str(first["ctx"]["error"]) if first["type"] == "value_error" else f"must be {setting.expects}"
-        shown = "(hidden)" if setting.hidden else brief(value)
-        self.problems.append(f"{setting.path} = {shown} ({source}): {what}")
+        display = "(hidden)" if setting.hidden else brief(value)
+        self.problems.append(f"{setting.path} = {display} ({source}): {what}")
         return None
 
     def resolve(self, known: Mapping[str, str], file: Path | None, environ: Mapping[str, str]) -> Resolved:
-        """The finished tree; raises ConfigError for everything wrong."""
+        """Return the finished tree; raises a ConfigError with every fault."""
         self._refuse()
-        config = Config.model_validate(_nested({path: each.value for path, each in self.given.items()}))
-        sources = dict.fromkeys(SETTINGS, "default") | {path: each.source for path, each in self.given.items()}
+        config = Config.model_validate(_nested({path: entry.value for path, entry in self.given.items()}))
+        sources = dict.fromkeys(SETTINGS, "default") | {path: entry.source for path, entry in self.given.items()}
         self.problems += [
             f"{path} = {literal(get(config, path))} ({sources[path]}): {what}" for path, what in _contradictions(config)
         ]
@@ -184,7 +186,7 @@ class _Draft:
 
 
 def _parsed(text: str) -> Any:
-    """A typed text as the TOML value it is, else as it stands."""
+    """Parse typed text as a TOML value, or return it unchanged."""
     try:
         table = tomllib.loads(f"value = {text}")
     except (ValueError, RecursionError):
@@ -193,7 +195,7 @@ def _parsed(text: str) -> Any:
 
 
 def _typed(setting: Setting, text: str) -> Any:
-    """A typed text as the setting's kind wants it: ``a,b`` is a list, text stays text though it looks like a number."""
+    """Convert typed text to the setting's kind: ``a,b`` becomes a list, text stays text even if it looks numeric."""
     value = _parsed(text)
     if setting.kind in ("text", "path", "secret", "choice"):
         return value if isinstance(value, str) else text
@@ -225,7 +227,7 @@ def _take_file(draft: _Draft, file: Path, source: str) -> None:
 
 
 def _take_known(draft: _Draft, environ: Mapping[str, str]) -> dict[str, str]:
-    """Take the names users already know; gives the setting of each name that was set."""
+    """Read the known environment names; return the setting for each name that is set."""
     first: dict[str, tuple[str, Any]] = {}
     for name, path, raw in _known_values(draft, environ):
         setting = SETTINGS[path]
@@ -235,14 +237,16 @@ def _take_known(draft: _Draft, environ: Mapping[str, str]) -> dict[str, str]:
             draft.given[path] = _Given(value, f"environment {name}")
         elif value != taken:
             draft.notes.append(f"environment {name} is not taken: {winner} sets {path} too, differs, and comes first")
-    known = {*ENVIRONMENT, *renamed.STATED}
-    for name in sorted(each for each in environ if each.startswith(FAMILIES) and each not in known):
-        draft.notes.append(f"environment {names.unknown(name, sorted(known))}")
+    recognized = {*ENVIRONMENT, *renamed.STATED}
+    for name in sorted(
+        variable for variable in environ if variable.startswith(FAMILIES) and variable not in recognized
+    ):
+        draft.notes.append(f"environment {names.unknown(name, sorted(recognized))}")
     return {name: path for path, (name, _) in first.items()}
 
 
 def _known_values(draft: _Draft, environ: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
-    """Name, setting and text of each known environment name that is not empty, the grouped ones last."""
+    """Yield name, setting and text for each known environment name that is not empty, the grouped names last."""
     for name, path in ENVIRONMENT.items():
         if text := environ.get(name, "").strip():
             yield name, path, text
@@ -252,37 +256,37 @@ def _known_values(draft: _Draft, environ: Mapping[str, str]) -> Iterator[tuple[s
 
 
 def _grouped(draft: _Draft, group: str, line: str) -> dict[str, str]:
-    """The flags of a grouped name and their texts; of a repeated flag the last."""
-    found: dict[str, str] = {}
+    """Return the flags in a grouped name with their texts; the last one if a flag is repeated."""
+    texts: dict[str, str] = {}
     try:
         words = shlex.split(line)[::-1]
     except ValueError as error:
         draft.problems.append(f"environment {group}: cannot be read as flags: {str(error).lower()}")
-        return found
+        return texts
     while words:
-        name, given, text = words.pop().partition("=")
+        name, separator, text = words.pop().partition("=")
         negative = FLAGS.get(name.replace("--no-", "--", 1))
         flag = FLAGS.get(name) or (negative if negative and negative.negative else None)
         if flag is None:
             draft.problems.append(f"{names.unknown(name, FLAGS)} (environment {group})")
             while words and not words[-1].startswith("--"):
                 words.pop()
-        elif flag.negative and not given:
-            found[flag.name] = "true" if flag.name == name else "false"
-        elif given or (words and not words[-1].startswith("--")):
-            found[flag.name] = text if given else words.pop()
+        elif flag.negative and not separator:
+            texts[flag.name] = "true" if flag.name == name else "false"
+        elif separator or (words and not words[-1].startswith("--")):
+            texts[flag.name] = text if separator else words.pop()
         else:
             draft.problems.append(f"environment {group}: {name} needs a value")
-    return found
+    return texts
 
 
 def _take_sets(draft: _Draft, sets: Sequence[str]) -> None:
-    for each in sets:
-        path, given, text = each.partition("=")
-        if given:
+    for item in sets:
+        path, separator, text = item.partition("=")
+        if separator:
             draft.take(path.strip(), text.strip(), "--set", text=True)
         else:
-            draft.problems.append(f"--set {each!r}: needs a value, such as serve.port=8000")
+            draft.problems.append(f"--set {item!r}: needs a value, such as serve.port=8000")
 
 
 def _take_flags(draft: _Draft, flags: Mapping[str, str | bool | float | int]) -> None:
@@ -294,7 +298,7 @@ def _take_flags(draft: _Draft, flags: Mapping[str, str | bool | float | int]) ->
 
 
 def _contradictions(config: Config) -> Iterator[tuple[str, str]]:
-    """Settings that are right alone and wrong together: the path of one and what is wrong."""
+    """Yield the path and the fault for each pair of valid settings that contradict each other."""
     judge, train, gpus = config.judge, config.train, config.gpus
     if judge.llm.quorum is not None and judge.llm.quorum > judge.llm.votes:
         yield "judge.llm.quorum", f"must be at most judge.llm.votes, which is {judge.llm.votes}"
@@ -322,7 +326,7 @@ def _known_notes(known: Mapping[str, str], sources: Mapping[str, str]) -> Iterat
 
 
 def _advice(config: Config, sources: Mapping[str, str], file: Path | None) -> Iterator[str]:
-    """What a careful user would want to know about these settings."""
+    """Yield advice on risky or ineffective settings."""
     secrets = [path for path, setting in SETTINGS.items() if setting.kind == "secret" and get(config, path) is not None]
     for path in secrets:
         if file and sources[path].startswith("file ") and _open_to_all(file):
@@ -337,11 +341,11 @@ def _advice(config: Config, sources: Mapping[str, str], file: Path | None) -> It
             yield f"{path} changes nothing: no environment is set (env.type, ENV_TYPE)"
     judge = config.judge
     if judge.models.score or judge.models.hints:
-        other = "judge.custom" if judge.custom else f"judge.kind = {judge.kind}" if judge.kind == "rules" else None
-        if other:
-            yield f"judge.models changes nothing: {other} says who judges"
+        override = "judge.custom" if judge.custom else f"judge.kind = {judge.kind}" if judge.kind == "rules" else None
+        if override:
+            yield f"judge.models changes nothing: {override} selects the judge"
         elif judge.llm.base_url:
-            yield "judge.llm.base_url changes nothing: judge.models says who judges"
+            yield "judge.llm.base_url changes nothing: judge.models selects the judge"
     if sources["train.loss.eps_low"].endswith("--eps-clip") and sources["train.loss.eps_high"] == "default":
         yield f"--eps-clip sets the lower clip alone: the upper stays {config.train.loss.eps_high} (--eps-clip-high)"
     if config.gate.mode == "off":
@@ -353,10 +357,10 @@ def _open_to_all(file: Path) -> bool:
 
 
 def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted paths as the tree they stand for; the name of an option may have dots of its own."""
+    """Return dotted paths as a tree; an option's name may itself contain dots."""
     tree: dict[str, Any] = {}
     for path, value in values.items():
-        owner = path if path in SETTINGS else next(each for each in SETTINGS if path.startswith(f"{each}."))
+        owner = path if path in SETTINGS else next(setting for setting in SETTINGS if path.startswith(f"{setting}."))
         *sections, name = owner.split(".")
         place = tree
         for section in sections:

@@ -1,4 +1,4 @@
-"""The kinds of value that settings have, and what a group of settings is."""
+"""The value types for settings, and the base class for a settings group."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic_core import PydanticCustomError
 
 
 def _location(path: Path) -> Path:
-    """Absolute, so that it means one thing in every process and every row: a relative path starts here and now."""
+    """Return an absolute path, the same in every process and row; a relative one starts at the working directory."""
     try:
         return path.expanduser().absolute()
     except RuntimeError as error:
@@ -20,7 +20,7 @@ def _location(path: Path) -> Path:
 
 
 def plugin_file(name: Any) -> str | None:
-    """The file in the address of a plugin, ``file.py`` or ``file.py:attribute``; None for anything else."""
+    """Return the file in a plugin's address, ``file.py`` or ``file.py:attribute``; None for any other address."""
     if not isinstance(name, str):
         return None
     if name.endswith(".py"):
@@ -30,13 +30,13 @@ def plugin_file(name: Any) -> str | None:
 
 
 def _plugin(name: str) -> str:
-    """Its file made absolute, for the same reason; any other address as it stands."""
+    """Make the file in a plugin's address absolute, for the same reason; return any other address unchanged."""
     file = plugin_file(name)
     return name if file is None else f"{_location(Path(file))}{name.removeprefix(file)}"
 
 
 def weights(name: str) -> str:
-    """A folder or a file of weights in full; a Hugging Face id or a built-in name as it stands."""
+    """Return the absolute path of a folder or a weights file; return a Hugging Face id or built-in name unchanged."""
     path = Path(name)
     here = name.startswith((".", "/", "~")) or (name != "embedded" and path.exists())
     return str(_location(path)) if here else name
@@ -82,7 +82,7 @@ def _number_as_text(share: Any) -> Any:
 
 def _sharing(share: str) -> str:
     if not re.fullmatch(r"all|none|[2-9]|[1-9]\d{1,5}", share):
-        raise ValueError('must be "all", "none", or how many people must agree, from 2')
+        raise ValueError('must be "all", "none", or the number of people who must agree, from 2')
     return share
 
 
@@ -102,7 +102,7 @@ Share = int | tuple[int, ...]
 
 
 class Section(BaseModel):
-    """A group of settings: frozen, every setting with a default, no unknown names."""
+    """A settings group: frozen, with a default for every setting and no unknown names."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 

@@ -1,13 +1,13 @@
 """Plugins: a built-in name, an entry point, ``module:attribute``, ``file.py:attribute`` and a bare file resolve alike.
 
-    policy, trainer, judge, env     something to build: a class, or a function that returns one, called by keyword
-    rollout, generate, loss         a function, used as it is
+    policy, trainer, judge, env     a class, or a function that returns an instance, called by keyword
+    rollout, generate, loss         a function, used directly
 
-    kinds    the kinds, the port of each, and the names that a bare file is looked through for
-    shapes   whether a plugin can be called, and which of the known contracts it keeps
-    files    from an address to what lies there
+    kinds    the kinds, the port for each, and the names that a bare file is searched for
+    shapes   checks whether a plugin can be called, and which known contract it follows
+    files    loads the object at an address
 
-A plugin is given those of the offered keyword arguments that it names, so it takes only what it needs.
+A plugin receives those offered keyword arguments that its signature names.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """One line of `openclaw-rl plugins`."""
+    """One line in `openclaw-rl plugins`."""
 
     kind: Kind
     name: str
@@ -112,19 +112,19 @@ class Listed:
 
 
 def listed() -> list[Listed]:
-    """Every plugin that has a name, kind by kind."""
-    found = []
+    """Return every named plugin, kind by kind."""
+    entries = []
     for kind in KINDS:
-        found += [Listed(kind=kind, name=n, target=t, origin="built-in") for n, t in BUILT_IN[kind].items()]
-        found += [
+        entries += [Listed(kind=kind, name=n, target=t, origin="built-in") for n, t in BUILT_IN[kind].items()]
+        entries += [
             Listed(kind=kind, name=point.name, target=point.value, origin=f"package {_owner(point)}")
             for point in _entry_points(kind)
         ]
-    return found
+    return entries
 
 
 def address(kind: Kind, name: str) -> str:
-    """The ``module:attribute`` or ``file.py:attribute`` behind a name; raises PluginError with what is known."""
+    """Return the ``module:attribute`` or ``file.py:attribute`` for a name; raises PluginError with the known names."""
     target = BUILT_IN[kind].get(name)
     if target is None and name.endswith(".py"):
         target = find(kind, name)
@@ -138,7 +138,7 @@ def address(kind: Kind, name: str) -> str:
 
 
 def resolve(kind: Kind, name: str) -> Any:
-    """The class or function behind a name; raises PluginError with what is known, or what is wrong with it."""
+    """Return the class or function for a name; raises PluginError with the known names or the object's fault."""
     target = address(kind, name)
     thing = load(kind, target)
     if kind not in BUILT:
@@ -149,7 +149,7 @@ def resolve(kind: Kind, name: str) -> Any:
 
 
 def build(kind: Kind, name: str, *, offered: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
-    """Build the plugin from the offered arguments it names and all of ``options``; refuse it if its shape is wrong."""
+    """Build the plugin with the offered arguments in its signature and all ``options``; refuse a wrong shape."""
     factory = resolve(kind, name)
     accepted = inspect.signature(factory).parameters
     takes_all = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in accepted.values())
@@ -158,9 +158,9 @@ def build(kind: Kind, name: str, *, offered: Mapping[str, Any], options: Mapping
             near = difflib.get_close_matches(option, accepted, n=1)
             hint = f", did you mean {near[0]!r}?" if near else ""
             raise PluginError(f"{kind} {name!r} takes no option {option!r}{hint}; it takes {', '.join(accepted)}")
-    given = {key: value for key, value in offered.items() if takes_all or key in accepted} | {**options}
+    arguments = {key: value for key, value in offered.items() if takes_all or key in accepted} | {**options}
     try:
-        thing = factory(**given)
+        thing = factory(**arguments)
     except TypeError as error:
         raise PluginError(f"{kind} {name!r} could not be built: {error}") from error
     refuse_wrong_shape(kind, name, thing)
@@ -168,29 +168,29 @@ def build(kind: Kind, name: str, *, offered: Mapping[str, Any], options: Mapping
 
 
 def reward_model(name: str, factory: Any, config: Mapping[str, Any]) -> ports.RewardModel:
-    """What a published ``get_reward_model(config)`` gives; raises PluginError where it fails or cannot score."""
+    """Return the model from a published ``get_reward_model(config)``; raises PluginError if that fails."""
     try:
         model: ports.RewardModel = factory(dict(config))
     except OpenClawError:
         raise
-    except Exception as error:  # it is anyone's code, and its author is told how it failed
+    except Exception as error:  # third-party code: the error reports how it failed
         remedy = "set PRM_MODEL_PATH" if config.get("prm_model_path") is None else None
         raise PluginError(
             f"judge {name!r} gives no reward model: {type(error).__name__}: {error}", remedy=remedy
         ) from error
-    if found := reward_model_faults(model):
-        why = f"judge {name!r} gives a reward model of the wrong shape: {'; '.join(found)}"
+    if problems := reward_model_faults(model):
+        why = f"judge {name!r} gives a reward model of the wrong shape: {'; '.join(problems)}"
         raise PluginError(why, remedy="see openclaw_rl.ports.RewardModel")
     return model
 
 
 def check(kind: Kind, name: str) -> None:
-    """Raise PluginError for what is wrong with a plugin, as far as it shows before it is built."""
+    """Raise PluginError for the faults that a plugin shows before it is built."""
     _refuse(kind, name, early_faults(kind, resolve(kind, name)))
 
 
 def refuse_wrong_shape(kind: Kind, name: str, thing: Any) -> None:
-    """Raise PluginError naming every part that the port asks for and this thing, or function, lacks."""
+    """Raise PluginError with every part of the port that this object or function lacks."""
     _refuse(kind, name, faults(kind, thing))
 
 
@@ -214,8 +214,8 @@ def _unknown(kind: Kind, name: str) -> str:
     if Path(name).expanduser().is_dir():
         inside = ", ".join(sorted(file.name for file in Path(name).expanduser().glob("*.py"))) or "none"
         return f"{kind} {name!r} is a folder: name the file in it; Python files there: {inside}"
-    known = sorted({*BUILT_IN[kind], *(point.name for point in _entry_points(kind))})
-    near = difflib.get_close_matches(name, known, n=1)
+    names = sorted({*BUILT_IN[kind], *(point.name for point in _entry_points(kind))})
+    near = difflib.get_close_matches(name, names, n=1)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
-    ways = ", ".join([*known, "or give 'module:attribute', 'file.py:attribute' or 'file.py'"])
+    ways = ", ".join([*names, "or give 'module:attribute', 'file.py:attribute' or 'file.py'"])
     return f"no {kind} called {name!r}{hint}; known: {ways}"

@@ -1,4 +1,4 @@
-"""From an address to what lies there: ``module:attribute``, ``file.py:attribute``, or a bare file looked through."""
+"""Loads plugins from an address: ``module:attribute``, ``file.py:attribute``, or a bare file that is searched."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _EXTRA_OF = {"torch": "local", "transformers": "local", "peft": "local", "safete
 
 
 def load(kind: str, target: str) -> Any:
-    """What ``module:attribute`` or ``file.py:attribute`` leads to; raises PluginError that says which half is wrong.
+    """Return the object at ``module:attribute`` or ``file.py:attribute``; raises PluginError that names the wrong half.
 
-    A file is loaded once per process. ``kind`` says in errors what the target is for.
+    A file is loaded once per process. ``kind`` names the plugin's purpose in errors.
     """
     place, _, attribute = target.rpartition(":")
     if not place or not attribute:
@@ -35,31 +35,31 @@ def load(kind: str, target: str) -> Any:
 
 
 def find(kind: Kind, place: str) -> str:
-    """The address of the one plugin of this kind in a bare file: under a published name, else by its shape.
+    """Return the address of the only plugin of this kind in a bare file: by a published name, else by its shape.
 
-    Raises PluginError with what was found and what is expected where there is none, or more than one.
+    Raises PluginError with the matches and the expected names if there is no match, or more than one.
     """
     module = _from_file(kind, place)
     named = [name for name in PUBLISHED[kind] if hasattr(module, name)]
     fitting = [name for name in named if not early_faults(kind, getattr(module, name))]
     if not named:
         fitting = [name for name, thing in _own(module).items() if _could_be(kind, thing)]
-    found = fitting or named
-    if len(found) == 1:
-        return f"{place}:{found[0]}"
-    if found:
+    matches = fitting or named
+    if len(matches) == 1:
+        return f"{place}:{matches[0]}"
+    if matches:
         raise PluginError(
-            f"{kind}: {place} has several: {', '.join(found)}", remedy=f"say which: '{place}:{found[0]}', for one"
+            f"{kind}: {place} has several: {', '.join(matches)}", remedy=f"say which: '{place}:{matches[0]}', for one"
         )
-    known, has = " or ".join(PUBLISHED[kind]), ", ".join(_own(module)) or "nothing of its own"
+    expected, has = " or ".join(PUBLISHED[kind]), ", ".join(_own(module)) or "nothing of its own"
     raise PluginError(
         f"{kind}: nothing in {place} can be taken for one; it has {has}",
-        remedy=f"call it {known}, or say which it is: '{place}:NAME'",
+        remedy=f"call it {expected}, or say which it is: '{place}:NAME'",
     )
 
 
 def _own(module: Any) -> dict[str, Any]:
-    """The public classes and functions that a file defines itself."""
+    """Return the public classes and functions that a file itself defines."""
     return {
         name: thing
         for name, thing in vars(module).items()
@@ -68,7 +68,7 @@ def _own(module: Any) -> dict[str, Any]:
 
 
 def _could_be(kind: Kind, thing: Any) -> bool:
-    """Whether it fits by its shape alone; a function that builds something may be anything, and never does."""
+    """Return True if the shape alone fits; False for a factory function, whose result is unknown."""
     if kind in BUILT and kind != "judge" and not isinstance(thing, type):
         return False
     return not early_faults(kind, thing)
@@ -92,14 +92,14 @@ def _from_file(kind: str, place: str) -> Any:
         )
     try:
         return _module_at(path)
-    except Exception as error:  # the user's own file may fail in any way: say where, and keep the trace
+    except Exception as error:  # the user's file may raise anything: name the file, and chain the traceback
         if isinstance(error, OpenClawError):
             raise
         raise PluginError(f"{kind}: {path} could not be loaded: {type(error).__name__}: {error}") from error
 
 
 def _module_at(path: Path) -> ModuleType:
-    """A file as a module of its own name, loaded once; what it imports from its own folder likewise."""
+    """Load a file once as a module with a unique name; imports from its folder load the same way."""
     name = f"openclaw_rl_plugin_{abs(hash(str(path)))}"
     if name in sys.modules:
         return sys.modules[name]
@@ -119,25 +119,26 @@ def _module_at(path: Path) -> ModuleType:
 
 
 def _importer(folder: Path) -> Callable[..., ModuleType]:
-    """The ``import`` of a file in ``folder``, which finds what lies beside it as a script would.
+    """Return the ``import`` function for a file in ``folder``, which finds neighbouring files as a script would.
 
-    It is the file's own: nothing is added to ``sys.path``, so that plugins of two folders may each have a `helpers.py`.
+    It applies to that file alone: ``sys.path`` is unchanged, so that plugins in two folders may each have a
+    `helpers.py`.
     """
 
     def import_(
         name: str, globals_: Any = None, locals_: Any = None, fromlist: Sequence[str] = (), level: int = 0
     ) -> ModuleType:
-        first, _, rest = name.partition(".")
+        first, _, remainder = name.partition(".")
         beside = _beside(folder, first) if level == 0 else None
         if beside is not None:
             first = _module_at(beside).__name__
-        return builtins.__import__(f"{first}.{rest}" if rest else first, globals_, locals_, fromlist, level)
+        return builtins.__import__(f"{first}.{remainder}" if remainder else first, globals_, locals_, fromlist, level)
 
     return import_
 
 
 def _beside(folder: Path, name: str) -> Path | None:
-    """The file of a module or package in this folder; what Python or this package calls so is not overridden."""
+    """Return a module's or package's file in this folder; None for names in the standard library or this package."""
     if not name or name in sys.stdlib_module_names or name == "openclaw_rl":
         return None
     places = (folder / name / "__init__.py", folder / f"{name}.py")

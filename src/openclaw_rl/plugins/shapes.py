@@ -1,4 +1,4 @@
-"""Whether a plugin has a shape that this program can call, and which of the known ones it is."""
+"""Checks that this program can call a plugin, and identifies the known contract that it follows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from openclaw_rl import ports
 
-# The kinds of plugin, the port of each, and the names that a file of one is looked through for.
+# The plugin kinds, the port for each, and the names that a plugin file is searched for.
 
 Kind = Literal["policy", "trainer", "judge", "env", "rollout", "generate", "loss"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -34,7 +34,7 @@ PUBLISHED: Mapping[Kind, tuple[str, ...]] = {
     "generate": ("generate", "custom_generate"),
     "loss": ("loss", "compute_loss"),
 }
-"""what a bare file may call its plugin: ours and those that files of the field have"""
+"""accepted plugin names in a bare file: this project's names and those that other projects publish"""
 
 LossContract = Literal["inputs", "inputs and config", "published"]
 JudgeContract = Literal["judge", "score", "reward model"]
@@ -43,14 +43,14 @@ _JUDGE = "(prompt, reply, next_state), as a scoring function does, nor (config),
 
 
 def faults(kind: Kind, thing: Any) -> list[str]:
-    """What a thing that is used as it is, or was built, lacks of its port."""
+    """Return the parts of its port that a function or a built object lacks."""
     if kind == "loss":
         return _loss_faults(thing)
     return _port_faults(thing, _members(PORTS[kind]))
 
 
 def early_faults(kind: Kind, thing: Any) -> list[str]:
-    """What shows before it is built: the methods of a class, the arguments of a function."""
+    """Return the faults visible before the plugin is built: a class's methods, a function's arguments."""
     if kind not in BUILT:
         return faults(kind, thing)
     if not callable(thing):
@@ -62,7 +62,7 @@ def early_faults(kind: Kind, thing: Any) -> list[str]:
 
 
 def loss_contract(loss: Any) -> LossContract | None:
-    """How a loss wants to be called, None where none of the known ways fits."""
+    """Return the calling contract of a loss, None if no known contract fits."""
     if not callable(loss):
         return None
     if takes(loss, 1):
@@ -73,7 +73,7 @@ def loss_contract(loss: Any) -> LossContract | None:
 
 
 def judge_contract(thing: Any) -> JudgeContract | None:
-    """What a custom judge is: one, a function that scores, or one that gives a reward model; None: nothing known."""
+    """Return a custom judge's contract: a judge, a scoring function, or a reward model factory; None: unknown."""
     if hasattr(thing, "judge") or inspect.isclass(thing):
         return "judge"
     if not callable(thing):
@@ -82,17 +82,17 @@ def judge_contract(thing: Any) -> JudgeContract | None:
 
 
 def reward_model_faults(model: Any) -> list[str]:
-    """What ``get_reward_model`` gave lacks."""
+    """Return the parts of the port that the result of ``get_reward_model`` lacks."""
     return _port_faults(model, _members(ports.RewardModel))
 
 
 def takes(function: Callable[..., object], count: int) -> bool:
-    """Whether it can be called with so many positional arguments and nothing else."""
+    """Return True if the function can be called with ``count`` positional arguments alone."""
     try:
         inspect.signature(function).bind(*range(count))
     except TypeError:
         return False
-    except ValueError:  # some built-in callables do not tell
+    except ValueError:  # some built-in callables have no signature
         return True
     return True
 
@@ -100,7 +100,7 @@ def takes(function: Callable[..., object], count: int) -> bool:
 def _parameters(function: Callable[..., object]) -> Mapping[str, inspect.Parameter] | None:
     try:
         return inspect.signature(function).parameters
-    except (TypeError, ValueError):  # some built-in callables do not tell
+    except (TypeError, ValueError):  # some built-in callables have no signature
         return None
 
 
@@ -113,34 +113,34 @@ def _loss_faults(loss: Any) -> list[str]:
 
 
 def _port_faults(thing: Any, members: Mapping[str, Callable[..., Any] | None]) -> list[str]:
-    found = []
+    problems = []
     for member, expected in members.items():
         called = member == "__call__"
         label = "it" if called else f"{member}()"
         if not (callable(thing) if called else hasattr(thing, member)):
-            found.append("it is not callable" if called else f"it has no {member!r}")
+            problems.append("it is not callable" if called else f"it has no {member!r}")
         elif expected is not None:
-            mine = thing if called else _bound(thing, member)
-            found += [f"{label} {fault}" for fault in _signature_faults(mine, expected)]
-    return found
+            actual = thing if called else _bound(thing, member)
+            problems += [f"{label} {fault}" for fault in _signature_faults(actual, expected)]
+    return problems
 
 
 def _bound(thing: Any, member: str) -> Any:
-    """A method as its caller sees it, also where ``thing`` is a class whose instance is not built yet."""
+    """Return a method as its caller uses it, also if ``thing`` is a class without an instance yet."""
     if inspect.isclass(thing) and inspect.isfunction(method := inspect.getattr_static(thing, member)):
         return MethodType(method, thing)
     return getattr(thing, member)
 
 
 def _members(port: type) -> dict[str, Callable[..., Any] | None]:
-    """What a port asks for: plain attributes map to None, methods to themselves."""
-    wanted: dict[str, Callable[..., Any] | None] = dict.fromkeys(port.__annotations__)
+    """Return the members of a port: plain attributes map to None, methods to themselves."""
+    members: dict[str, Callable[..., Any] | None] = dict.fromkeys(port.__annotations__)
     for name, value in vars(port).items():
         if inspect.isfunction(value) and (name == "__call__" or not name.startswith("_")):
-            wanted[name] = value
+            members[name] = value
         elif isinstance(value, property):
-            wanted[name] = None
-    return wanted
+            members[name] = None
+    return members
 
 
 def _signature_faults(found: Any, expected: Callable[..., Any]) -> list[str]:
@@ -157,20 +157,20 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 
 
 def _missing(has: Mapping[str, inspect.Parameter], wants: list[inspect.Parameter]) -> list[str]:
-    """Arguments that it would be given and does not take."""
+    """Return faults for arguments that the caller passes and the function does not accept."""
     kinds = {p.kind for p in has.values()}
     named = [p.name for p in wants if p.kind is inspect.Parameter.KEYWORD_ONLY and p.name not in has]
-    found = [] if inspect.Parameter.VAR_KEYWORD in kinds else [f"takes no argument {name!r}" for name in named]
+    problems = [] if inspect.Parameter.VAR_KEYWORD in kinds else [f"takes no argument {name!r}" for name in named]
     count, needs = sum(p.kind in _POSITIONAL for p in has.values()), sum(p.kind in _POSITIONAL for p in wants)
     if count < needs and inspect.Parameter.VAR_POSITIONAL not in kinds:
-        found.append(f"takes {count} positional arguments, not {needs}")
-    return found
+        problems.append(f"takes {count} positional arguments, not {needs}")
+    return problems
 
 
 def _unwanted(has: Mapping[str, inspect.Parameter], wants: list[inspect.Parameter]) -> list[str]:
-    """Arguments that it cannot do without and is not given."""
-    given = {p.name for p in wants if p.kind is inspect.Parameter.KEYWORD_ONLY}
+    """Return faults for required arguments that the caller does not pass."""
+    passed = {p.name for p in wants if p.kind is inspect.Parameter.KEYWORD_ONLY}
     room = sum(p.kind in _POSITIONAL for p in wants)
-    placed = [p for p in has.values() if p.kind in _POSITIONAL and p.name not in given][room:]
-    named = [p for p in has.values() if p.kind is inspect.Parameter.KEYWORD_ONLY and p.name not in given]
+    placed = [p for p in has.values() if p.kind in _POSITIONAL and p.name not in passed][room:]
+    named = [p for p in has.values() if p.kind is inspect.Parameter.KEYWORD_ONLY and p.name not in passed]
     return [f"needs {p.name!r}, which it is not given" for p in (*placed, *named) if p.default is p.empty]

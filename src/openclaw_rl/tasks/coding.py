@@ -15,7 +15,7 @@ _BLOCK = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodingTask:
-    """One function to write: its signature, what it does, and expressions that are true when it does."""
+    """One function to write: its signature, its purpose, and expressions that are true for a correct one."""
 
     signature: str
     does: str
@@ -98,20 +98,20 @@ CODING_TASKS: tuple[CodingTask, ...] = tuple(
 
 
 def code_of(reply: str) -> str:
-    """The code of a reply: its first fenced block, else all of it."""
-    found = _BLOCK.search(reply)
-    return found[1] if found else reply
+    """Return a reply's code: its first fenced block, else the entire reply."""
+    block = _BLOCK.search(reply)
+    return block[1] if block else reply
 
 
 def program(task: CodingTask, reply: str) -> str:
-    """The reply's code followed by the checks; it ends with code 0 only if every check is true."""
+    """Return the reply's code followed by the checks; it exits with code 0 only if every check is true."""
     checks = "\n".join(f"assert {check}, {check!r}" for check in task.checks)
     return f"{code_of(reply)}\n\n{checks}\nprint('passed')\n"
 
 
-# Tool-use tasks: each a request, the tools at hand, and the call that answers it.
+# Tool-use tasks: each has a request, the available tools, and the call that answers it.
 #
-# A reply passes when it makes exactly one call, to the right tool, whose arguments are JSON that fits the tool's schema
+# A reply passes if it makes exactly one call, to the right tool, whose arguments are JSON that fits the tool's schema
 # and have the right values.
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
@@ -126,7 +126,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolTask:
-    """One request that needs a tool. ``values`` are the arguments that matter, texts compared without case."""
+    """One request that needs a tool. ``values`` are the arguments to compare, texts without case."""
 
     request: str
     tool: str
@@ -134,7 +134,7 @@ class ToolTask:
 
     @property
     def prompt(self) -> Prompt:
-        """The request with its tool and another that is no use here."""
+        """Return the request with its tool and an irrelevant one."""
         names = [self.tool, "set_timer" if self.tool != "set_timer" else "get_weather"]
         return Prompt(
             messages=(Message(role="user", content=self.request),), tools=tuple(TOOLS[n] for n in sorted(names))
@@ -142,12 +142,12 @@ class ToolTask:
 
 
 def _tool(name: str, description: str, required: Sequence[str] | None = None, **properties: Any) -> Tool:
-    known = {key: value if isinstance(value, dict) else {"type": value} for key, value in properties.items()}
-    needed = list(known if required is None else required)
+    schemas = {key: value if isinstance(value, dict) else {"type": value} for key, value in properties.items()}
+    needed = list(schemas if required is None else required)
     return Tool(
         name=name,
         description=description,
-        parameters={"type": "object", "properties": known, "required": needed},
+        parameters={"type": "object", "properties": schemas, "required": needed},
     )
 
 
@@ -209,7 +209,7 @@ TOOL_TASKS: tuple[ToolTask, ...] = tuple(
 
 
 def mistake(task: ToolTask, calls: Sequence[ToolCall]) -> str | None:
-    """Why the calls do not answer the task; None when they do."""
+    """Return the reason why the calls do not answer the task; None if they do."""
     if len(calls) != 1:
         return f"{len(calls)} calls"
     [call] = calls
@@ -223,7 +223,10 @@ def mistake(task: ToolTask, calls: Sequence[ToolCall]) -> str | None:
 
 
 def schema_error(schema: Mapping[str, Any], value: Any, at: str = "arguments") -> str | None:
-    """Why a value does not fit a JSON schema of types, enums, items, properties and required; None when it does."""
+    """Return the mismatch between a value and a JSON schema of types, enums, items, properties and required.
+
+    Returns None if the value fits.
+    """
     kind = str(schema.get("type"))
     if kind in _TYPES and (not isinstance(value, _TYPES[kind]) or (isinstance(value, bool) and kind != "boolean")):
         return f"{at} is no {kind}"
@@ -241,9 +244,9 @@ def schema_error(schema: Mapping[str, Any], value: Any, at: str = "arguments") -
     for name, part in value.items():
         if name not in properties:
             return f"{at} has {name}, which the tool does not take"
-        found = schema_error(properties[name], part, f"{at}.{name}")
-        if found:
-            return found
+        fault = schema_error(properties[name], part, f"{at}.{name}")
+        if fault:
+            return fault
     return None
 
 

@@ -1,10 +1,9 @@
-"""What simulated users ask: everyday prompts and generated word problems; and whether a reply is relevant. Pure.
+"""Prompts for simulated users: everyday prompts and generated word problems; and relevance checks for replies. Pure.
 
-training(), held_out()      two halves that share no prompt, whatever is added later
-is_relevant(task, reply)    the reply names what was asked about
-names_subject(text, reply)  the same of any question, whose own words are all that is known
+training(), held_out()      two halves without a common prompt, also after additions is_relevant(task, reply)    the
+reply names the subject of the task names_subject(text, reply)  the same for any question, judged by its own words
 """
-# ruff: noqa: SIM905  (a list of words is read as a text)
+# ruff: noqa: SIM905  (a word list is more readable as one text)
 
 from __future__ import annotations
 
@@ -52,19 +51,19 @@ _ENDINGS = (
     ("ity", ("",)),
     ("ly", ("",)),
 )
-"""how words end, and what may have stood there before"""
+"""word endings, and their possible replacements in the root"""
 _SUBSTANCE = 4
-"""letters of a word that says what a question is about"""
+"""minimum letters for a word that can name a question's subject"""
 _ASKING = frozenset(
     "what which when where does have with that this there their they them your from about into some make please would"
     " could should tell give know want need like more most good best help explain write many much work mean".split()
 )
-"""longer words that are in questions about anything"""
+"""longer words that occur in questions on any subject"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One thing to ask. A relevant reply names at least one of ``mentions``; ``answer`` is the right figure, if any."""
+    """One prompt. A relevant reply contains at least one of ``mentions``; ``answer`` is the right figure, if any."""
 
     prompt: str
     mentions: tuple[str, ...]
@@ -74,8 +73,8 @@ class Task:
 
 @functools.cache
 def everyday() -> tuple[Task, ...]:
-    """All written prompts, in the order of the file."""
-    found: list[Task] = []
+    """Return all written prompts, in file order."""
+    tasks: list[Task] = []
     measures = False
     for line in Path(__file__).with_name("everyday.txt").read_text(encoding="utf-8").splitlines():
         if line.startswith("["):
@@ -84,22 +83,22 @@ def everyday() -> tuple[Task, ...]:
             prompt, _, mentions = line.partition("|")
             about: About = "measures" if measures else "advice" if _ADVICE.match(prompt) else "facts"
             named = tuple(word.strip() for word in mentions.split(","))
-            found.append(Task(prompt=prompt.strip(), mentions=named, about=about))
-    return tuple(found)
+            tasks.append(Task(prompt=prompt.strip(), mentions=named, about=about))
+    return tuple(tasks)
 
 
 def is_held_out(prompt: str) -> bool:
-    """The fixed rule of the split: it looks at the prompt's own text alone."""
+    """Return True for a held-out prompt: a fixed rule on the prompt's own text."""
     return hashlib.sha256(prompt.encode()).digest()[0] % 2 == 1
 
 
 def training(about: About = "everyday") -> tuple[Task, ...]:
-    """The prompts that users ask while the policy learns."""
+    """Return the prompts that users send while the policy learns."""
     return tuple(task for task in everyday() if _fits(task, about) and not is_held_out(task.prompt))
 
 
 def held_out(about: About = "everyday") -> tuple[Task, ...]:
-    """The prompts that are only ever used to measure."""
+    """Return the prompts reserved for measurement."""
     return tuple(task for task in everyday() if _fits(task, about) and is_held_out(task.prompt))
 
 
@@ -113,13 +112,13 @@ _THINGS = ("apples", "books", "pencils", "coins", "eggs", "stamps", "cookies", "
 
 
 def word_problems(count: int, *, seed: int, held: bool = False) -> tuple[Task, ...]:
-    """``count`` different word problems with their answers; those with ``held`` are never among those without."""
-    rng, found = random.Random(seed), dict[str, Task]()
-    while len(found) < count:
+    """Return ``count`` different word problems with their answers; those with ``held`` never occur without it."""
+    rng, tasks = random.Random(seed), dict[str, Task]()
+    while len(tasks) < count:
         task = _word_problem(rng)
         if is_held_out(task.prompt) == held:
-            found[task.prompt] = task
-    return tuple(found.values())
+            tasks[task.prompt] = task
+    return tuple(tasks.values())
 
 
 def _word_problem(rng: random.Random) -> Task:
@@ -138,7 +137,7 @@ def _word_problem(rng: random.Random) -> Task:
 
 
 def is_right(task: Task, reply: str) -> bool:
-    """Whether the last figure of the reply is the task's answer."""
+    """Return True if the last figure in the reply is the task's answer."""
     figures = re.findall(r"\d+(?:,\d{3})*", reply)
     return task.answer is not None and bool(figures) and figures[-1].replace(",", "") == task.answer
 
@@ -147,23 +146,26 @@ def is_right(task: Task, reply: str) -> bool:
 
 
 def is_relevant(task: Task, reply: str) -> bool:
-    """Whether the reply names what was asked about, in whatever inflection."""
+    """Return True if the reply names the task's subject, in any inflection."""
     named = {root for word in _split(reply) for root in _roots(word)}
     return any(all(_roots(word) & named for word in _split(mention)) for mention in task.mentions)
 
 
 def names_subject(question: str, reply: str) -> bool:
-    """Whether the reply has a word of substance of the question; of a shipped prompt, what it is known to be about."""
+    """Return True if the reply names the question's subject.
+
+    For a shipped prompt the known subject decides, for any other question a word of substance that both contain.
+    """
     named = {root for word in _split(reply) for root in _roots(word)}
     words = [word for word in _split(question) if _says_what(word)]
-    known = _by_prompt().get(question)
-    if known is not None:
-        return is_relevant(known, reply)
+    shipped = _by_prompt().get(question)
+    if shipped is not None:
+        return is_relevant(shipped, reply)
     return not words or any(_roots(word) & named for word in words)
 
 
 def _says_what(word: str) -> bool:
-    """Latin letters alone: other scripts inflect otherwise, or write no spaces."""
+    """Return True for a word of substance in Latin letters: other scripts inflect differently, or use no spaces."""
     return len(word) >= _SUBSTANCE and word not in _ASKING and word[0] < "\u0250"
 
 
@@ -173,18 +175,18 @@ def _by_prompt() -> dict[str, Task]:
 
 
 def _split(text: str) -> list[str]:
-    """The words, and the parts of those with a hyphen."""
-    found = [word.replace("’", "'").removesuffix("'s") for word in WORD.findall(text.lower())]
-    return [*found, *(part for word in found if "-" in word for part in word.split("-"))]
+    """Return the words, and the parts of hyphenated words."""
+    words = [word.replace("’", "'").removesuffix("'s") for word in WORD.findall(text.lower())]
+    return [*words, *(part for word in words if "-" in word for part in word.split("-"))]
 
 
 def _roots(word: str) -> set[str]:
-    """What a word may be an inflection of, itself included: baking is of bak, bake and baking."""
-    found = {word, _IRREGULAR.get(word, word)}
+    """Return the possible roots of a word, itself included: baking has bak, bake and baking."""
+    forms = {word, _IRREGULAR.get(word, word)}
     for ending, instead in _ENDINGS:
         if word.endswith(ending) and len(word) - len(ending) >= 2:
             bare = word[: -len(ending)]
-            found |= {bare + addition for addition in instead}
+            forms |= {bare + addition for addition in instead}
             if "" in instead and bare[-1:] == bare[-2:-1]:
-                found.add(bare[:-1])
-    return {root for root in found if len(root) > 2 or root == word}
+                forms.add(bare[:-1])
+    return {root for root in forms if len(root) > 2 or root == word}

@@ -1,10 +1,10 @@
-"""Preferences that a program can check: how a user likes replies, and the words in which they complain. Pure.
+"""Preferences that a program can check: the wanted replies, and the user's words for complaints. Pure.
 
     preference = PREFERENCES["short"]
-    preference.met_by(reply)               whether this reply meets it
-    preference.vague, .precise, .thanks    what the user says when it does not, and when it does
+    preference.met_by(reply)               True if this reply meets it
+    preference.vague, .precise, .thanks    the user's words after a reply that does not meet it, and after one that does
 
-The words are in ``phrases.toml``. A vague complaint names no measure ("Hmm, not what I wanted."), a precise one does.
+The words are in ``phrases.toml``. A vague complaint has no measure ("Hmm, not what I wanted."), a precise one has.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from openclaw_rl.preferences import parse
 from openclaw_rl.preferences.checking import checker_of, repeats_items
 
 About = Literal["everyday", "facts", "advice", "measures"]
-"""kinds of task: ``everyday`` is facts and advice together"""
+"""task kinds: ``everyday`` is facts and advice together"""
 
 CLOSING = "Hope that helps!"
 """the phrase that ends every reply under the preference ``closing``"""
@@ -30,12 +30,12 @@ CLOSING = "Hope that helps!"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preference:
-    """How one user likes replies. ``met_by`` checks a reply, ``hint`` is the rule in one sentence.
+    """One user's preferred reply. ``met_by`` checks a reply, ``hint`` is the rule in one sentence.
 
-    ``empty_form`` finds a reply that has the form and is worthless all the same: nobody asks for the form once more.
-    ``max_tokens`` is how many reply tokens a fair check needs, ``about`` the kind of task that shows it, and
-    ``word_problems`` says whether those show it too. ``sampling`` are further fields of this user's requests; for all
-    others the server decides.
+    ``empty_form`` detects a reply that has the form but no value: such a reply draws no further request for the form.
+    ``max_tokens`` is the number of reply tokens for a fair check, ``about`` the kind of task that shows the preference,
+    and ``word_problems`` is True if those show it too. ``sampling`` has further fields for this user's requests; the
+    server decides all others.
     """
 
     name: str
@@ -54,11 +54,11 @@ class Preference:
 
     @property
     def complaints(self) -> tuple[str, ...]:
-        """Every phrasing of "not like this", the vague ones first."""
+        """Return every complaint, the vague ones first."""
         return (*self.vague, *self.precise)
 
     def prompted(self, prompt: str) -> str:
-        """The prompt with the preference in it, as the prompted baseline gets it."""
+        """Return the prompt with the preference appended, as in the prompted baseline."""
         return f"{prompt}\n\n{self.hint}"
 
 
@@ -94,7 +94,7 @@ PREFERENCES: dict[str, Preference] = {
             empty_form=repeats_items,
             max_tokens=128,
             word_problems=False,
-            # colder, or without a penalty, the embedded model's lists repeat themselves (docs/lab/lists.md)
+            # at a lower temperature or without a penalty, the embedded model's lists repeat (docs/lab/lists.md)
             sampling={"temperature": 0.7, "presence_penalty": 0.25},
         ),
         _preference("one_sentence", "replies of one sentence", "Please answer in one sentence."),
@@ -124,51 +124,52 @@ PREFERENCES: dict[str, Preference] = {
         ),
     )
 }
-"""the preferences by name, in the order in which reports list them"""
+"""the preferences by name, in report order"""
 
 
-# Other people's words for a preference: the same wishes, complained and thanked in a voice of its own. Pure but for
-# reading a file.
+# Other people's words for a preference: the same requests, with each annotator persona's own complaints and thanks.
+# Pure but for reading a file.
 #
-#     voice = read_voice("unseen")                 the built-in second voice
-#     voice = read_voice("data/voices/A.jsonl")    a person of the reader's lines: what they say for it, how they thank
-#     voice.of(PREFERENCES["short"])               the preference, said in that voice
+#     voice = read_voice("unseen")                 the built-in second persona
+#     voice = read_voice("data/voices/A.jsonl")    a persona from the classifier's lines: its requests and its thanks
+#     voice.of(PREFERENCES["short"])               the preference in this persona's words
 
 UNSEEN = "unseen"
-"""the name of the built-in voice"""
+"""the name of the built-in persona"""
 _SHORTER = re.compile(r"(?i)\b(?:shorter|briefer|too long|too wordy|(?:be|keep it|more) (?:short|brief)|fewer words)\b")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Voice:
-    """How somebody talks. ``phrases`` are by preference ``vague`` and ``precise``; everybody's thanks are under any."""
+    """An annotator persona. ``phrases`` has ``vague`` and ``precise`` complaints by preference; ``any`` has general
+    thanks."""
 
     name: str
     phrases: Mapping[str, Mapping[str, Sequence[str]]]
 
     def of(self, preference: Preference) -> Preference:
-        """The same preference in this voice; raises ConfigError where it has no words for it."""
-        own, everybody = self.phrases.get(preference.name, {}), self.phrases.get("any", {})
-        said = (*own.get("vague", ()), *own.get("precise", ()))
-        thanks = (*own.get("thanks", ()), *everybody.get("thanks", ()))
-        if not said or not thanks:
-            lacks = "no correction" if not said else "no thanks"
-            known = [name for name in PREFERENCES if name in self.phrases]
+        """Return the same preference in this persona's words; raises ConfigError if it has no words for it."""
+        phrases, general = self.phrases.get(preference.name, {}), self.phrases.get("any", {})
+        complaints = (*phrases.get("vague", ()), *phrases.get("precise", ()))
+        thanks = (*phrases.get("thanks", ()), *general.get("thanks", ()))
+        if not complaints or not thanks:
+            lacks = "no correction" if not complaints else "no thanks"
+            available = [name for name in PREFERENCES if name in self.phrases]
             raise ConfigError(
                 f"the voice {self.name} has {lacks} for the preference {preference.name!r}",
-                remedy=f"it can speak for: {', '.join(known) or 'none'}",
+                remedy=f"it covers: {', '.join(available) or 'none'}",
             )
         return replace(
             preference,
-            vague=tuple(own.get("vague", ())),
-            precise=tuple(own.get("precise", ())) or tuple(said),
+            vague=tuple(phrases.get("vague", ())),
+            precise=tuple(phrases.get("precise", ())) or tuple(complaints),
             thanks=thanks,
-            nonsense=tuple(everybody.get("nonsense", ())) or preference.nonsense,
+            nonsense=tuple(general.get("nonsense", ())) or preference.nonsense,
         )
 
 
 def read_voice(name: str) -> Voice:
-    """The built-in voice, a file of phrases (.toml, as `tasks/phrases.toml`), or a voice of the reader's lines."""
+    """Return the built-in persona, or one from phrases (.toml, as `tasks/phrases.toml`) or from lines (.jsonl)."""
     path = Path(__file__).with_name("unseen.toml") if name == UNSEEN else Path(name).expanduser()
     if not path.is_file():
         raise ConfigError(
@@ -188,19 +189,19 @@ def _rows(path: Path) -> list[dict[str, Any]]:
 
 
 def _of_lines(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[str]]]:
-    """What a person says that asks for a preference which a program can check, and their praise."""
-    found: dict[str, dict[str, list[str]]] = {
+    """Return a person's requests for preferences that a program can check, and that person's praise."""
+    phrases: dict[str, dict[str, list[str]]] = {
         "any": {"thanks": [str(row["next"]) for row in rows if row["kind"] == "praise"]}
     }
     for row in rows:
-        asked = _asked(str(row.get("hint") or "")) if row["kind"] == "rule" else None
-        if asked is not None:
-            found.setdefault(asked, {}).setdefault("precise", []).append(str(row["next"]))
-    return found
+        preference = _asked(str(row.get("hint") or "")) if row["kind"] == "rule" else None
+        if preference is not None:
+            phrases.setdefault(preference, {}).setdefault("precise", []).append(str(row["next"]))
+    return phrases
 
 
 def _asked(hint: str) -> str | None:
-    """The preference that a rule asks for, None where it is another one."""
+    """Return the preference that a rule requests, None for any other rule."""
     demands = parse(hint).demands
     for name in ("list", "one_sentence"):
         if demands == parse(PREFERENCES[name].hint).demands:

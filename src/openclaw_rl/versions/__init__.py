@@ -1,7 +1,7 @@
-"""The life of a version: which one is live, for whom; promote, refuse, roll back, retain; checkpoints.
+"""The lifecycle of versions: which is live, and for whom; promote, refuse, roll back, retain; checkpoints.
 
-`LiveVersions` answers, for everybody; `VersionManager` changes, in the train process alone; by a `VersionShelf` weights
-reach other machines.
+`LiveVersions` reads for every process; `VersionManager` writes, in the train process alone; a `VersionShelf` transfers
+weights to other machines.
 """
 
 from __future__ import annotations

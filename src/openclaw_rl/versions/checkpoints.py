@@ -1,7 +1,7 @@
-"""Checkpoints: a version's directory, from which training goes on in this run or another.
+"""Checkpoints: a version's directory, from which training continues in this run or another.
 
-The trainer's own files (weights, optimiser, random state) lie beside ``manifest.json``, which names the base and the
-step; ``loop.json`` holds what the loop must remember: how many steps were taken, and the users' baselines.
+The trainer's own files (weights, optimiser, random state) are beside ``manifest.json``, which names the base and the
+step; ``loop.json`` stores the loop's state: the number of steps taken, and the users' baselines.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PROGRESS = "loop.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingProgress:
-    """Where a run stood after a version was made."""
+    """A run's progress at the time a version was made."""
 
     step: int = 0
     baselines: Mapping[str, Baseline] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class TrainingProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """A directory that training can go on from."""
+    """A directory from which training can continue."""
 
     directory: Path
     base: str
@@ -40,26 +40,26 @@ class Checkpoint:
 
 
 def save_progress(directory: str, progress: TrainingProgress) -> None:
-    """Put the training progress beside a trainer's files; a version that lies elsewhere than on this disk has none."""
+    """Write the training progress beside a trainer's files; a version stored off this disk has none."""
     path = Path(directory)
     if path.is_dir():
         files.write(path / PROGRESS, json.dumps({"step": progress.step, "baselines": dict(progress.baselines)}))
 
 
 def load_progress(directory: Path) -> TrainingProgress:
-    """What `save_progress` wrote; the manifest's step and no baselines where it wrote nothing."""
+    """Read the result of `save_progress`; without it, return the manifest's step and no baselines."""
     if (directory / PROGRESS).exists():
-        kept = _json(directory / PROGRESS)
+        saved = _json(directory / PROGRESS)
         return TrainingProgress(
-            step=int(kept["step"]),
-            baselines={user: Baseline.read(written) for user, written in kept["baselines"].items()},
+            step=int(saved["step"]),
+            baselines={user: Baseline.read(written) for user, written in saved["baselines"].items()},
         )
     manifest = _json(directory / MANIFEST) if (directory / MANIFEST).exists() else {}
     return TrainingProgress(step=int(manifest.get("step") or 0))
 
 
 def read_checkpoint(directory: Path, *, base: str) -> Checkpoint:
-    """The checkpoint in a directory; raises ConfigError if it is none, is damaged, or is of other weights."""
+    """Return the checkpoint in a directory; raises ConfigError if there is none, it is damaged, or its base differs."""
     directory = directory.expanduser().absolute()
     if not (directory / MANIFEST).is_file():
         raise _refused(
@@ -76,30 +76,32 @@ def read_checkpoint(directory: Path, *, base: str) -> Checkpoint:
 
 
 def base_of(directory: Path) -> str | None:
-    """The base model of the version in a directory; None where no version lies there."""
+    """Return the base model for the version in a directory; None if the directory has no version."""
     return str(_json(directory / MANIFEST).get("base")) if (directory / MANIFEST).is_file() else None
 
 
 def same_weights(kept: str, given: str) -> bool:
-    """Whether two names of a base model mean the same; what an earlier release kept of a folder may be relative."""
+    """Return True if two base model names mean the same; a name from an earlier release may be a relative path."""
     return given in (kept, str(Path(kept).expanduser().absolute()))
 
 
 def to_be_adopted(checkpoint: Checkpoint, versions: Sequence[Version], live: Version | None) -> bool:
-    """Whether it is still to be adopted: False once it has been; raises ConfigError in a run that went another way."""
+    """Return True until a checkpoint is adopted, then False; raises ConfigError if the run has diverged."""
     trained = [version for version in versions if version.number > 0]
     if not trained:
         return True
     if trained[0].origin == "checkpoint" and trained[0].source == str(checkpoint.directory):
         return False
     if live is not None and _same_folder(live.adapter, checkpoint.directory):
-        return False  # it goes on from there in any case
-    own = next((each for each in reversed(trained) if _same_folder(each.adapter, checkpoint.directory)), None)
-    if own is not None:
+        return False  # the run continues from it in any case
+    match = next(
+        (earlier for earlier in reversed(trained) if _same_folder(earlier.adapter, checkpoint.directory)), None
+    )
+    if match is not None:
         raise _refused(
             checkpoint.directory,
-            f"that is version {own.number} of this run, which has gone on to version {trained[-1].number}",
-            f"'openclaw-rl rollback {own.number}' goes back to it; leave train.resume out to go on",
+            f"that is version {match.number} of this run, which has gone on to version {trained[-1].number}",
+            f"'openclaw-rl rollback {match.number}' goes back to it; leave train.resume out to go on",
         )
     raise _refused(
         checkpoint.directory,
@@ -113,7 +115,7 @@ def _same_folder(adapter: str | None, directory: Path) -> bool:
 
 
 def adopt(checkpoint: Checkpoint, target: Path) -> None:
-    """Copy it to ``target``, whole or not at all: what happens to the original is then of no concern."""
+    """Copy the checkpoint to ``target``, completely or not at all; later changes to the original have no effect."""
     with files.directory(target) as draft:
         shutil.copytree(checkpoint.directory, draft, dirs_exist_ok=True)
 
@@ -124,52 +126,52 @@ def _refused(directory: Path, what: str, remedy: str) -> ConfigError:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise _refused(path.parent, f"{path.name} is damaged: {error}", "take another version's directory") from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise _refused(path.parent, f"{path.name} is damaged: it holds no object", "take another version's directory")
-    return found
+    return content
 
 
-# The folder of a run's versions as people look at it: whose it is, and names that say the step.
+# The folder with a run's versions, for people: its owner, and names by step.
 #
 # 000007/            version 7, as the ledger has it
-# checkpoint-5       the version that step 5 made; made again as a link whenever versions change
+# checkpoint-5       the version that step 5 made; a link, rewritten whenever versions change
 # checkpoint-latest  the live version
 
 log = logging.getLogger(__name__)
 
 OWNER: Final = ".run"
-"""the file that names the run directory whose versions lie here"""
+"""the file that names the run directory for the versions in this folder"""
 PREFIX: Final = "checkpoint-"
 LATEST: Final = "latest"
 
 
 def claim(directory: Path, *, run: Path, known: Sequence[Version]) -> None:
-    """Make the folder this run's own; raises ConfigError where versions of another run lie in it.
+    """Mark the folder as this run's own; raises ConfigError if it contains another run's versions.
 
-    A run that has versions in it already owns it, whatever its directory was called when they were made.
+    A run with versions in it already owns it, even if the run directory has been renamed since.
     """
     owner = directory / OWNER
-    said = owner.read_text("utf-8").strip() if owner.is_file() else str(run)
-    own = any(version.adapter and Path(version.adapter).parent == directory for version in known)
-    if said != str(run) and not own and any(folder.name.isdecimal() for folder in directory.iterdir()):
+    owner_run = owner.read_text("utf-8").strip() if owner.is_file() else str(run)
+    owned = any(version.adapter and Path(version.adapter).parent == directory for version in known)
+    if owner_run != str(run) and not owned and any(folder.name.isdecimal() for folder in directory.iterdir()):
         raise ConfigError(
-            f"train.save_dir = {directory} holds the versions of the run in {said}",
-            remedy=f"go on with that run (--rl-buffer-dir {said}), or give this one a folder of its own",
+            f"train.save_dir = {directory} holds the versions of the run in {owner_run}",
+            remedy=f"go on with that run (--rl-buffer-dir {owner_run}), or give this one a folder of its own",
         )
-    if said != str(run) or not owner.exists():
+    if owner_run != str(run) or not owner.exists():
         directory.mkdir(parents=True, exist_ok=True)
         files.write(owner, f"{run}\n")
 
 
 def link(directory: Path, versions: Sequence[Version], live: Version | None) -> None:
-    """Make the names of the versions that lie in ``directory``, and take away those that lead nowhere."""
-    wanted = {f"{PREFIX}{version.step}": version for version in versions if version.step is not None}
+    """Create the names for the versions in ``directory``, and remove those without a target."""
+    named = {f"{PREFIX}{version.step}": version for version in versions if version.step is not None}
     if live is not None:
-        wanted[f"{PREFIX}{LATEST}"] = live
-    targets = {name: Path(version.adapter) for name, version in wanted.items() if version.adapter}
+        named[f"{PREFIX}{LATEST}"] = live
+    targets = {name: Path(version.adapter) for name, version in named.items() if version.adapter}
     there = {name: path.name for name, path in targets.items() if path.parent == directory and path.is_dir()}
     try:
         for old in directory.glob(f"{PREFIX}*"):
@@ -177,7 +179,7 @@ def link(directory: Path, versions: Sequence[Version], live: Version | None) -> 
                 old.unlink()
         for name, target in there.items():
             _point(directory / name, target)
-    except OSError as error:  # a disk without links has the numbered folders all the same
+    except OSError as error:  # a disk without links still has the numbered folders
         log.warning("the names checkpoint-N could not be made in %s: %s", directory, error)
 
 

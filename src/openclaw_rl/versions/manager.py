@@ -1,4 +1,4 @@
-"""What becomes of a version: promoted, refused, rolled back, deleted. Only the train process does this."""
+"""State changes of a version: promoted, refused, rolled back, deleted. The train process alone makes them."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from openclaw_rl.types import Version, VersionState
 from openclaw_rl.versions import checkpoints
 from openclaw_rl.versions.checkpoints import Checkpoint
 
-# Which versions' weights are kept on disk. The ledger's rows stay for ever and say what was deleted.
+# Retention: which versions' weights stay on disk. The ledger keeps its rows for ever and records deletions.
 
 log = logging.getLogger(__name__)
 
 GRACE = 600.0
-"""seconds after a version stopped being live in which a request may still be answered by it"""
+"""seconds after a version's end as the live one in which it may still answer a request"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionPolicy:
-    """``keep`` newest versions and as many ancestors of the live one; every ``interval``-th step; what is pinned."""
+    """Keeps the ``keep`` newest versions, as many live ancestors, every ``interval``-th step and pinned versions."""
 
     keep: int
     interval: int
@@ -41,17 +41,17 @@ def expired(
     now: float,
     policy: RetentionPolicy,
 ) -> list[str]:
-    """The adapters that no rule keeps, oldest first. Several versions may share one: it goes only if all may go.
+    """Return the adapters that no rule keeps, oldest first. A shared adapter expires only with all its versions.
 
-    ``live_history`` are the versions that were made live, with the time of each, oldest first.
+    ``live_history`` has the versions that were made live, with the time of each, oldest first.
     """
     by_number = {version.number: version for version in versions}
     adapters = list(dict.fromkeys(v.adapter for v in versions if v.adapter and v.state != "deleted"))
-    kept = {live.adapter, *_newest(versions, policy.keep), *_ancestors(live, by_number, policy.keep)}
-    kept |= {v.adapter for v in versions if v.state == "candidate" or v.number in pinned}
-    kept |= {v.adapter for v in versions if v.step is not None and v.step % policy.interval == 0}
-    kept |= {by_number[number].adapter for number in _live_after(live_history, now - policy.grace)}
-    return [adapter for adapter in adapters if adapter not in kept]
+    retained = {live.adapter, *_newest(versions, policy.keep), *_ancestors(live, by_number, policy.keep)}
+    retained |= {v.adapter for v in versions if v.state == "candidate" or v.number in pinned}
+    retained |= {v.adapter for v in versions if v.step is not None and v.step % policy.interval == 0}
+    retained |= {by_number[number].adapter for number in _live_after(live_history, now - policy.grace)}
+    return [adapter for adapter in adapters if adapter not in retained]
 
 
 def _newest(versions: Sequence[Version], count: int) -> list[str]:
@@ -59,30 +59,30 @@ def _newest(versions: Sequence[Version], count: int) -> list[str]:
 
 
 def _ancestors(version: Version, by_number: Mapping[int, Version], count: int) -> list[str]:
-    """The nearest adapters on the way back from a version: what a rollback would go to."""
-    found: dict[str, None] = {}
+    """Return the nearest ancestors' adapters: the possible rollback targets."""
+    adapters: dict[str, None] = {}
     parent = version.parent
-    while parent is not None and len(found) < count:
+    while parent is not None and len(adapters) < count:
         before = by_number[parent]
         if before.adapter and before.adapter != version.adapter:
-            found[before.adapter] = None
+            adapters[before.adapter] = None
         parent = before.parent
-    return list(found)
+    return list(adapters)
 
 
 def _live_after(live_history: Sequence[tuple[int, float]], since: float) -> set[int]:
-    """Versions that were live at ``since`` or after it."""
+    """Return the versions that were live at ``since`` or later."""
     ended = [at for _, at in live_history[1:]] + [float("inf")]
     return {number for (number, _), end in zip(live_history, ended, strict=True) if end >= since}
 
 
 def inside(adapter: str, directory: Path) -> bool:
-    """Whether an adapter lies in the directory of this run's versions."""
+    """Return True if an adapter is in the directory with this run's versions."""
     return Path(adapter).absolute().is_relative_to(directory.absolute())
 
 
 def remove(adapter: Path, directory: Path) -> bool:
-    """Delete a version's directory if it lies inside ``directory``; whether it was there."""
+    """Delete a version's directory if it is inside ``directory``; return True if it existed."""
     if not inside(str(adapter), directory):
         return False
     going = adapter.with_name(f".{adapter.name}.deleted")
@@ -94,11 +94,11 @@ def remove(adapter: Path, directory: Path) -> bool:
     return there
 
 
-# Which version is live, and for whom.
+# The live version, by user.
 
 
 class VersionReader(Protocol):
-    """Where versions and the changes of their states are read."""
+    """Read access to versions and their state changes."""
 
     def version(self, number: int) -> Version: ...
     def versions(self) -> list[Version]: ...
@@ -107,53 +107,53 @@ class VersionReader(Protocol):
 
 
 class LiveVersions:
-    """The versions of a run and the one that is live. All others ask here, and nowhere else, which one that is."""
+    """The versions in a run and the live one: the single source for this information."""
 
     def __init__(self, ledger: VersionReader) -> None:
         self._ledger = ledger
 
     def live(self, user: str | None = None) -> Version | None:
-        """The version that answers new requests of a user (None: of any), None before the first.
+        """Return the version that answers a user's new requests (None: any user), None before the first version.
 
-        Today one version is live for everybody.
+        At present one version is live for all users.
         """
         number = self._ledger.last_live()
         return None if number is None else self._ledger.version(number)
 
     def version(self, number: int) -> Version:
-        """A version by its number; raises NotInLedger."""
+        """Return a version by its number; raises NotInLedger."""
         return self._ledger.version(number)
 
     def versions(self) -> list[Version]:
-        """All versions, oldest first; their numbers follow one another."""
+        """Return all versions, oldest first; their numbers are consecutive."""
         return self._ledger.versions()
 
     def ever(self, state: VersionState) -> set[int]:
-        """The numbers of versions that were in a state once, whatever became of them since."""
+        """Return the numbers of versions that were ever in a state, even if they left it later."""
         return self._ledger.ever(state)
 
     def kept(self, number: int) -> Version:
-        """A version whose weights are still there; raises NotInLedger."""
+        """Return a version whose weights still exist; raises NotInLedger."""
         version = self._ledger.version(number)
         if version.state == "deleted":
             raise NotInLedger(f"the weights of version {number} are no longer kept", remedy="see train.keep, and 'pin'")
         return version
 
     def ancestors(self, version: Version) -> Iterator[Version]:
-        """The versions that a version comes from, its parent first."""
+        """Yield a version's ancestors, its parent first."""
         while version.parent is not None:
             version = self._ledger.version(version.parent)
             yield version
 
     def candidate(self) -> Version | None:
-        """The newest version while it waits for the gate's decision, None otherwise."""
+        """Return the newest version while it waits for the gate's decision, None otherwise."""
         versions = self._ledger.versions()
         return versions[-1] if versions and versions[-1].state == "candidate" else None
 
     def rollback_target(self, to: int | None) -> Version:
-        """The version that a rollback would go back to; ``to`` None is the newest ancestor with other weights.
+        """Return the target of a rollback; ``to`` None selects the newest ancestor with other weights.
 
-        Raises NotInLedger where there is none.
+        Raises NotInLedger if there is none.
         """
         live = self.live()
         if live is None:
@@ -167,7 +167,7 @@ class LiveVersions:
 
 
 class VersionLedger(VersionReader, Protocol):
-    """Where versions and the changes of their states are written."""
+    """Write access to versions and their state changes."""
 
     def add_version(self, version: Version) -> None: ...
     def set_state(self, version: int, state: VersionState, reason: str) -> None: ...
@@ -176,28 +176,28 @@ class VersionLedger(VersionReader, Protocol):
 
 
 class VersionManager(LiveVersions):
-    """The versions of a run, with every change of their states."""
+    """The versions in a run, with every state change."""
 
     def __init__(self, ledger: VersionLedger) -> None:
         super().__init__(ledger)
         self._changes = ledger
 
     def current(self, user: str | None = None) -> Version:
-        """The live version of a run that has begun."""
+        """Return the live version; version 0 must be written."""
         live = self.live(user)
         assert live is not None, "version 0 is written before anything else"
         return live
 
     def next_number(self) -> int:
-        """The number of the version that is made next."""
+        """Return the number for the next version."""
         return self.versions()[-1].number + 1
 
     def begin(self, base: str) -> None:
-        """Write version 0 of a new run: the base model, live for everybody."""
+        """Write version 0 for a new run: the base model, live for all users."""
         self._changes.add_version(Version(number=0, parent=None, base=base, state="live", note="the base model"))
 
     def adopt(self, checkpoint: Checkpoint, target: Path) -> Version:
-        """Go on from another run's version: it is copied to ``target`` and live as the next version."""
+        """Continue from another run's version: copy it to ``target`` and make it live as the next version."""
         checkpoints.adopt(checkpoint, target)
         adopted = Version(
             number=self.next_number(),
@@ -213,17 +213,17 @@ class VersionManager(LiveVersions):
         return adopted
 
     def promote(self, version: Version, reason: str) -> None:
-        """From now on it answers new requests."""
+        """Make a version live for new requests."""
         self._changes.set_state(version.number, "live", reason)
 
     def refuse(self, version: Version, reason: str) -> None:
-        """It will not answer; the live version goes on."""
+        """Refuse a version; the live version stays."""
         self._changes.set_state(version.number, "refused", reason)
 
     def roll_back(self, to: int | None, reason: str, *, request: int | None = None) -> Version:
-        """Make older weights live again, as a new version; ``to`` None is the newest ancestor with other weights.
+        """Make older weights live again, as a new version; ``to`` None selects the newest ancestor with other weights.
 
-        ``request`` is the number of the request that a person made for it.
+        ``request`` is the number of a person's rollback request.
         """
         live, old = self.current(), self.rollback_target(to)
         again = replace(
@@ -241,7 +241,7 @@ class VersionManager(LiveVersions):
         return again
 
     def roll_back_past(self, version: int, to: int, reason: str) -> Version:
-        """Roll back to ``to``, and with the live version every one of its line down to ``version``."""
+        """Roll back to ``to``; mark the live version and its ancestors down to ``version`` as rolled back."""
         at = self.current()
         while at.parent is not None and at.parent != to and at.number > version:
             at = self.version(at.parent)
@@ -249,10 +249,10 @@ class VersionManager(LiveVersions):
         return self.roll_back(to, reason)
 
     def retain(self, directory: Path, policy: RetentionPolicy, *, now: float) -> int:
-        """Delete the weights that no rule keeps, and what an earlier call was stopped at; how many directories went.
+        """Delete the weights that no rule keeps, and complete an interrupted deletion; return the directory count.
 
-        Only directories inside ``directory`` are touched. The ledger has it first, so that nobody asks for weights that
-        are about to go; the directory then vanishes at once and is emptied under another name.
+        Only directories inside ``directory`` are touched. The ledger is written first, so that no process requests
+        weights that are being deleted; the directory is then renamed at once and emptied under its new name.
         """
         versions, live = self.versions(), self.live()
         if live is None:

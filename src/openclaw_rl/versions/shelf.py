@@ -1,8 +1,8 @@
-"""Versions on their way between machines: a folder or an object store that all of them reach.
+"""The artifact store for versions: a folder or an object store that all machines can access.
 
-The train process puts the weights of a version there before anybody is told that it is live; a gateway fetches them
-before it loads them. A manifest is written last and names every file with its digest: what has none is not there yet,
-and what does not match it is not used.
+The train process uploads a version's weights before the version is announced as live; a gateway fetches them before it
+loads them. A manifest is written last and lists every file with its digest: a version without a manifest is not
+available yet, and a file that does not match its digest is not used.
 
     SHELF/000007/adapter_model.safetensors    as in RUN_DIR/versions/000007
     SHELF/000007.json                         {"files": {"adapter_model.safetensors": "sha256 ..."}}
@@ -32,9 +32,9 @@ _EXTRAS: Final = {"s3": ("s3fs", "s3"), "s3a": ("s3fs", "s3"), "gs": ("gcsfs", "
 
 
 class VersionShelf:
-    """Where versions travel through, by its address: a folder, or what fsspec knows (s3://, gs://).
+    """The artifact store at an address: a folder, or a URL that fsspec supports (s3://, gs://).
 
-    Raises MissingExtra where the package for such an address is not installed.
+    Raises MissingExtra if the package for such an address is not installed.
     """
 
     def __init__(self, address: str) -> None:
@@ -42,7 +42,7 @@ class VersionShelf:
         self._store, self._root = _opened(address)
 
     def told(self, version: Version, state: VersionState) -> None:
-        """Called before a version's state is written: the weights of a live one come, those of a deleted one go."""
+        """Upload a live version's weights or delete a deleted version's; called before the state is written."""
         if version.adapter is None:
             return
         if state == "live":
@@ -51,7 +51,7 @@ class VersionShelf:
             self.drop(Path(version.adapter).name)
 
     def put(self, folder: Path) -> None:
-        """Put a version's folder there, unless it is there already; raises BackendDown where that fails."""
+        """Upload a version's folder unless it exists already; raises BackendDown on failure."""
         with self._troubles(folder.name):
             digests = {str(file.relative_to(folder)): _digest(file) for file in _files(folder)}
             there = self._manifest(folder.name)
@@ -74,7 +74,7 @@ class VersionShelf:
         log.info("version directory %s put to %s", folder.name, self.address)
 
     def fetch(self, name: str, target: Path) -> None:
-        """Make ``target`` the folder of a version, whole and as it was put, or raise BackendDown."""
+        """Download a version to ``target``, complete and verified, or raise BackendDown."""
         with self._troubles(name):
             digests = self._manifest(name)
             if digests is None:
@@ -101,7 +101,7 @@ class VersionShelf:
             )
 
     def drop(self, name: str) -> None:
-        """Take a version away, the manifest first; what is not there is no trouble."""
+        """Delete a version, the manifest first; a missing one is ignored."""
         with self._troubles(name):
             for place in (self._manifest_place(name), f"{self._root}/{name}"):
                 if self._store.exists(place):
@@ -113,28 +113,28 @@ class VersionShelf:
         if not self._store.exists(place):
             return None
         with self._store.open(place, "rb") as read:
-            found: dict[str, str] = json.loads(read.read())["files"]
-        return found
+            digests: dict[str, str] = json.loads(read.read())["files"]
+        return digests
 
     def _manifest_place(self, name: str) -> str:
         return f"{self._root}/{name}.json"
 
     @contextmanager
     def _troubles(self, name: str) -> Iterator[None]:
-        """What a store raises, in words; each of them has errors of its own."""
+        """Convert a store's errors, which differ between stores, to `BackendDown`."""
         try:
             yield
         except BackendDown:
             raise
         except Exception as error:
             raise BackendDown(
-                f"version {name} cannot travel by {self.address}: {type(error).__name__}: {error}",
-                remedy="see that it can be reached and written from here (store.versions); it is tried again",
+                f"version {name} cannot be transferred through {self.address}: {type(error).__name__}: {error}",
+                remedy="check that it can be reached and written from here (store.versions); the transfer is retried",
             ) from error
 
 
 class FetchedVersions(LiveVersions):
-    """The versions of a run whose weights lie on another machine: the live one is fetched before it is named."""
+    """The versions in a run with remote weights: the live version is fetched before it is returned."""
 
     def __init__(self, ledger: VersionReader, shelf: VersionShelf, directory: Path) -> None:
         super().__init__(ledger)
@@ -142,11 +142,11 @@ class FetchedVersions(LiveVersions):
         self._directory = directory
 
     def live(self, user: str | None = None) -> Version | None:
-        """The version that answers new requests, with its weights in ``directory``; raises BackendDown."""
-        found = super().live(user)
-        if found is None or found.adapter is None:
-            return found
-        here = self._here(found)
+        """Return the version that answers new requests, with its weights in ``directory``; raises BackendDown."""
+        version = super().live(user)
+        if version is None or version.adapter is None:
+            return version
+        here = self._here(version)
         assert here.adapter is not None
         if not Path(here.adapter).is_dir():
             self._shelf.fetch(Path(here.adapter).name, Path(here.adapter))
@@ -160,13 +160,13 @@ class FetchedVersions(LiveVersions):
         return [self._here(version) for version in super().versions()]
 
     def _here(self, version: Version) -> Version:
-        """The version as it lies on this machine: where the ledger says, or among those that were fetched."""
+        """Return the version with its path on this machine: the ledger's path, or the one of the fetched copy."""
         if version.adapter is None or Path(version.adapter).is_dir():
             return version
         return replace(version, adapter=str(self._directory / Path(version.adapter).name))
 
     def _forget(self) -> None:
-        """Delete what was fetched once and what the train process has deleted since."""
+        """Delete fetched copies of versions that the train process has deleted."""
         for version in self.versions():
             if version.state == "deleted" and version.adapter and Path(version.adapter).parent == self._directory:
                 shutil.rmtree(version.adapter, ignore_errors=True)
