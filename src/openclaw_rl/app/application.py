@@ -1,10 +1,10 @@
-"""Config in, running loops out: the only place that wires.
+"""Builds the running loops from a config: the only module that wires the parts.
 
     App(config)                    every loop in this process
-    App(config, loops=("judge",))  one of them; others may run elsewhere on the same ledger
+    App(config, loops=("judge",))  one loop; others may run elsewhere on the same ledger
 
-Each loop has its own connection to the ledger and is its own writer there. Serving listens before the model is loaded:
-requests that come early are held, not refused.
+Each loop has its own connection to the ledger and is a separate writer there. The server listens before the model is
+loaded: early requests are held, not refused.
 """
 
 from __future__ import annotations
@@ -79,21 +79,21 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOP_SECONDS = 1.0
-"""that a tick under way gets to end at shutdown: a step that is broken off is done again later"""
+"""time for a tick to end at shutdown: an interrupted step is repeated later"""
 L = TypeVar("L", bound=LedgerWriter)
 
 LOOPS: tuple[Writer, ...] = ("serve", "collect", "judge", "train")
 
 
 def ledger_place(config: Config) -> Place:
-    """Where the run's ledger lies: in its directory, unless store.url names a server."""
+    """Return the place of the run's ledger: its directory, unless store.url names a server."""
     if config.store.url is None:
         return config.run.dir / "ledger.db"
     return ServerPlace(url=config.store.url.get_secret_value(), root=config.run.dir)
 
 
 def full_batches_only(config: Config) -> Config:
-    """The same settings, but a step waits for a full batch, however long, so that no clock decides anything."""
+    """Return the settings without time limits for a batch, so that no clock affects the result."""
     train = config.train.model_copy(update={"max_wait": math.inf, "idle_wait": math.inf})
     return config.model_copy(update={"train": train})
 
@@ -102,7 +102,7 @@ class App:
     """The parts of one process, built but not started."""
 
     def __init__(self, config: Config, *, loops: Sequence[Writer] = LOOPS, policy: bool = False) -> None:
-        """``policy`` True builds one even if no loop needs it."""
+        """``policy`` True builds a policy even if no loop needs it."""
         refuse_unworkable(config, loops)
         self.config = config
         self.names = tuple(loops)
@@ -132,16 +132,16 @@ class App:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is shown at the start: what the people who have a key share, who judges not, who got which GPU."""
+        """Return the notes shown at the start: users who share the policy, an inactive judge, the GPU assignment."""
         shared = sharing_note(self.config)
-        alone = self.policy is None and self.judge is not None and judges_itself(self.config)
-        found = [shared, "the served model judges itself only in the process that serves it" if alone else None]
-        found.append(unused_key(self.config))
-        return (*filter(None, found), *device_notes(self.config, visible=visible_gpus()))
+        unjudged = self.policy is None and self.judge is not None and judges_itself(self.config)
+        lines = [shared, "the served model judges itself only in the process that serves it" if unjudged else None]
+        lines.append(unused_key(self.config))
+        return (*filter(None, lines), *device_notes(self.config, visible=visible_gpus()))
 
     @property
     def judging(self) -> str | None:
-        """Who judges, shown at the start; None where this process does not judge."""
+        """Return the judge's description, shown at the start; None if this process does not judge."""
         return at_work(self.judge) if self.judge is not None else None
 
     def _needs_policy(self) -> bool:
@@ -175,7 +175,7 @@ class App:
         )
 
     def _busy(self) -> bool:
-        """Whether somebody waits for a reply of this process."""
+        """Return True while a request in this process waits for its reply."""
         return self.api is not None and self.api.state.server.busy
 
     def _storage_alarms(self) -> list[dict[str, Any]]:
@@ -197,7 +197,7 @@ class App:
         return JudgeLoop(ledger, self.judge, judge_loop_settings(self.config), take_notes=take)
 
     def _book(self) -> NotesBook:
-        """The notes of this run, through a connection of their own: any loop may change them."""
+        """Return the notes in this run, through a separate connection: any loop may change them."""
         if self._notes is None:
             self._notes = NotesLedger(ledger_place(self.config))
         return NotesBook(self._notes)
@@ -243,7 +243,7 @@ class App:
         )
 
     def _lend_policy(self) -> GetPolicy:
-        """The policy of this process, or one of its own for what trains, where the process has none."""
+        """Return a getter for this process's policy, or for a separate one if the process has none."""
         from openclaw_rl.gate.examination import LazyPolicy
 
         if self.policy is not None:
@@ -253,7 +253,7 @@ class App:
         return self._own_policy
 
     def _gate(self, ledger: LedgerReader) -> Gate | None:
-        """The gate, with the policy of this process or one of its own."""
+        """Return the gate, with the policy of this process or a separate one."""
         from openclaw_rl.gate.examination import VersionGate
         from openclaw_rl.judge.custom import reaction_of
 
@@ -317,14 +317,14 @@ class App:
         serve = self.config.serve
         keys = settings.api_keys(self.config)
         refuse_open_listener(serve.host, keys)
-        # the environments of this process, and of commands on its run directory, need a key like everybody
-        own = {self._local_key: f"{ENVIRONMENT}local"}
+        # environments in this process, and commands on its run directory, need a key like any client
+        own_keys = {self._local_key: f"{ENVIRONMENT}local"}
         if self.config.env.type:
-            own[self._env_key] = f"{ENVIRONMENT}{self.config.env.type}"
-        return AccessRules(keys=keys, own_keys=own, admins=serve.admins, cors_origins=serve.cors_origins)
+            own_keys[self._env_key] = f"{ENVIRONMENT}{self.config.env.type}"
+        return AccessRules(keys=keys, own_keys=own_keys, admins=serve.admins, cors_origins=serve.cors_origins)
 
     def _health(self) -> dict[str, Any]:
-        """Whether the model is loaded, and what else makes this server unfit for requests."""
+        """Return whether the model is loaded, and the reasons why this server cannot take requests."""
         outage = self.policy.outage if isinstance(self.policy, ReportsOutage) else None
         down = self._turns.trouble
         reasons = [outage] if outage else []
@@ -340,16 +340,16 @@ class App:
 
     @contextlib.asynccontextmanager
     async def started(self, *, wait_for_judge: bool = True, stop: asyncio.Event | None = None) -> AsyncIterator[None]:
-        """Start the policy, and give everything back at the end. The trainer is started later, by its loop.
+        """Start the policy; release all resources at the end. The trainer is started later, by its loop.
 
-        ``wait_for_judge`` False: models of the judge load beside the loops. Raises StoppedWhileStarting if ``stop`` is
-        set before the policy is ready.
+        ``wait_for_judge`` False: the judge's models load while the loops run. Raises StoppedWhileStarting if ``stop``
+        is set before the policy is ready.
         """
         try:
             if self.policy is not None:
                 await _unless_stopped(self.policy.start(), stop or asyncio.Event())
             if "serve" in self.loops:
-                await self.loops["serve"].tick()  # the first request is answered by the live version already
+                await self.loops["serve"].tick()  # the live version already answers the first request
             self.ready.set()
             async with running(self.judge, wait=wait_for_judge) if self.judge else contextlib.nullcontext():
                 yield
@@ -365,30 +365,30 @@ class App:
         self.close()
 
     def close(self) -> None:
-        """Let the ledger go. Safe to call twice."""
+        """Release the ledger. Safe to call twice."""
         for ledger in self._ledgers.values():
             ledger.close()
         if self._notes is not None:
             self._notes.close()
 
     async def tick(self) -> int:
-        """One tick of every loop, in the order of the line; how much moved. For tests and `--once`."""
+        """Tick every loop once, in pipeline order; return the number of items moved. For tests and `--once`."""
         return sum([await loop.tick() for loop in self.loops.values()])
 
     async def finish(self) -> int:
-        """Tick until nothing moves any more."""
+        """Tick until no loop has work."""
         return await drain(list(self.loops.values()))
 
     @classmethod
     def without_waiting(cls, config: Config, *, loops: Sequence[Writer]) -> App:
-        """An app that does not wait for a batch to fill: for `--once`, which trains what is there and ends."""
+        """Return an app that does not wait for a full batch: for `--once`, which trains the present turns and ends."""
         train = config.train.model_copy(update={"max_wait": 0.0})
         return cls(config.model_copy(update={"train": train}), loops=loops)
 
     async def run(self, stop: asyncio.Event, *, listening: Callable[[str], None] = lambda _: None) -> None:
-        """Listen, start, keep every loop going until ``stop``; then end streams properly and give everything back.
+        """Listen, start, run every loop until ``stop``; then end streams gracefully and release all resources.
 
-        Raises NothingToPlay, after all of that, where no task of its environment may train.
+        Raises NothingToPlay after that if no task in its environment may train.
         """
         server = await self._listen(listening) if self.api is not None else None
         runners: list[LoopRunner] = []
@@ -404,10 +404,12 @@ class App:
                 tasks = [group.create_task(runner.run(stop)) for runner in runners]
                 await stop.wait()
                 self._wakes.wake_all()
-                await asyncio.gather(*(loop.stop() for loop in env_loops.values()))  # while the server still hears it
+                await asyncio.gather(
+                    *(loop.stop() for loop in env_loops.values())
+                )  # while the server still accepts requests
                 await self._stop_listening(server)
                 await asyncio.wait(tasks, timeout=min(self.config.run.drain, LOOP_SECONDS))
-                for task in tasks:  # a step or a judgement under way costs nothing: it is done again
+                for task in tasks:  # an interrupted step or judgement costs nothing: it is repeated
                     task.cancel()
         except StoppedWhileStarting:
             pass
@@ -455,15 +457,15 @@ class App:
 
 
 class StoppedWhileStarting(Exception):
-    """The run was told to stop before its policy was ready."""
+    """The run was stopped before its policy was ready."""
 
 
 async def _unless_stopped(starting: Coroutine[Any, Any, object], stop: asyncio.Event) -> None:
-    """Wait until the policy has started; abandon that once ``stop`` is set."""
+    """Wait until the policy has started; abandon the start once ``stop`` is set."""
     task, stopped = asyncio.ensure_future(starting), asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        if stop.is_set():  # also where Ctrl-C ended the engine's process first
+        if stop.is_set():  # also if Ctrl-C ended the engine's process first
             raise StoppedWhileStarting
         await task
     finally:

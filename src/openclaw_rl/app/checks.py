@@ -1,4 +1,4 @@
-"""What these settings name and cannot work: found before anything listens, and by `doctor`. Each fault has a remedy."""
+"""Checks for settings that cannot work, before anything listens and in `doctor`. Each fault has a remedy."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from openclaw_rl.config import SETTINGS, Config
 from openclaw_rl.errors import ConfigError, MissingExtra, ModelRefused, OpenClawError
 
 SettingsCheck = Callable[[Config], None]
-"""raises OpenClawError for what cannot work"""
+"""raises OpenClawError for settings that cannot work"""
 
 
 ENGINES: Final = ("sglang", "vllm")
-"""backends that are an engine of others behind a URL"""
+"""backends that are third-party engines behind a URL"""
 CLOUD: Final = "tinker"
-"""the backend that is a service elsewhere"""
+"""the backend that is a remote service"""
 LOCAL_PACKAGES: Final = ("torch", "transformers", "peft", "safetensors")
-"""packages without which this machine can neither serve nor train a model"""
+"""packages required to serve or train a model on this machine"""
 
 
 def policy(config: Config) -> None:
-    """The backend that answers, the GPUs it is to have, and the function that asks it."""
+    """Check the serving backend, its GPUs, and the custom generate function."""
     plugins.check("policy", config.policy.backend)
     if config.policy.backend in ENGINES:
         _engine(config)
@@ -39,7 +39,7 @@ def policy(config: Config) -> None:
 
 
 def _engine(config: Config) -> None:
-    """An engine that can be started, or that runs."""
+    """Check that the engine can be started, or has an address."""
     policy, name = config.policy, config.policy.backend
     if policy.launch or (policy.launch is None and policy.url is None):
         python = policy.engine_python
@@ -56,7 +56,7 @@ def _engine(config: Config) -> None:
 
 
 def _cloud(config: Config, setting: str) -> None:
-    """A package and a key to reach the service with."""
+    """Check for the service's package and key."""
     if importlib.util.find_spec(CLOUD) is None:
         raise MissingExtra(CLOUD, CLOUD)
     if config.cloud.tinker_api_key is None:
@@ -64,14 +64,14 @@ def _cloud(config: Config, setting: str) -> None:
 
 
 def unused_key(config: Config) -> str | None:
-    """A key that nothing of this run uses, in one line; None where it is used, or there is none."""
+    """Return a note on a key that this run does not use; None if it is used or absent."""
     if config.cloud.tinker_api_key is None or CLOUD in (config.policy.backend, config.train.backend):
         return None
     return f"cloud.tinker_api_key is set, but this run serves and trains here; --preset {CLOUD} does both there"
 
 
 def _same_place(config: Config) -> None:
-    """What is trained can be served where it is to be served."""
+    """Check that the serving backend can load the trainer's weights."""
     serves, trains = config.policy.backend, config.train.backend
     if serves == CLOUD and trains == "local":
         raise ConfigError(
@@ -86,8 +86,10 @@ def _same_place(config: Config) -> None:
 
 
 def refuse_apart(config: Config) -> None:
-    """Raises ConfigError where whole models are trained for an engine that another process serves: two processes would
-    change the engine's weights, each without the other knowing."""
+    """Raise ConfigError for full fine-tuning on an engine that another process serves.
+
+    Two processes would change the engine's weights independently.
+    """
     if config.policy.backend in ENGINES and not config.train.lora.enabled:
         raise ConfigError(
             f"full fine-tunes on {config.policy.backend} cannot be examined apart from the process that serves",
@@ -96,21 +98,21 @@ def refuse_apart(config: Config) -> None:
 
 
 def served_model(config: Config) -> None:
-    """Weights to serve, as far as it shows without loading them; what other backends serve is their affair."""
+    """Check the weights to serve without loading them; other backends check their own."""
     if config.policy.backend == "local":
         _refuse_bare_python()
         _refuse_nowhere(config.policy.model)
 
 
 def trained_model(config: Config) -> None:
-    """The same weights, for a process that only trains."""
+    """Check the same weights for a process that only trains."""
     if config.train.backend == "local":
         _refuse_bare_python()
         _refuse_nowhere(config.policy.model)
 
 
 def missing_packages() -> list[str]:
-    """Those of `LOCAL_PACKAGES` that this Python does not have."""
+    """Return the `LOCAL_PACKAGES` that this Python lacks."""
     return [name for name in LOCAL_PACKAGES if importlib.util.find_spec(name) is None]
 
 
@@ -125,7 +127,7 @@ def _refuse_nowhere(model: str) -> None:
 
 
 def fault_of_model(model: str) -> ModelRefused | None:
-    """What is wrong with a path that leads to no model, or to part of one; an id of the hub is not looked up."""
+    """Return the fault of a path without a complete model; a hub id is not looked up."""
     try:
         plugins.load("policy", "openclaw_rl.backends.hf.finding:refuse_nowhere")(model)
     except ModelRefused as error:
@@ -134,7 +136,7 @@ def fault_of_model(model: str) -> ModelRefused | None:
 
 
 def trainer(config: Config) -> None:
-    """The backend that trains, where, and a loss of the user's own."""
+    """Check the training backend, its devices, and a custom loss."""
     _same_place(config)
     if config.train.backend == CLOUD:
         _cloud(config, "train.backend")
@@ -147,25 +149,25 @@ def trainer(config: Config) -> None:
 
 
 def _nodes(config: Config) -> None:
-    """A trainer over several nodes of a cluster, with as many ranks on each; the cluster itself is seen by `up`."""
+    """Check a trainer over several cluster nodes, with equally many ranks on each; `up` checks the cluster itself."""
     if importlib.util.find_spec("ray") is None:
         raise MissingExtra("ray", "ray")
     trainer_devices(config, visible=visible_gpus())
 
 
 def _loss(config: Config, name: str) -> None:
-    """A loss that can be called, and that gives a scalar for a small batch; without torch nothing can be tried."""
-    given = plugins.resolve("loss", name)
+    """Check that a loss can be called and returns a scalar for a small batch; without torch the trial is skipped."""
+    loss = plugins.resolve("loss", name)
     if importlib.util.find_spec("torch") is None:
         return
     from openclaw_rl.losses import as_loss, try_out
 
-    contract, settings = plugins.loss_contract(given), config.train.loss
-    try_out(name, as_loss(given, contract, loss_config(config), max_mismatch=settings.max_mismatch))
+    contract, settings = plugins.loss_contract(loss), config.train.loss
+    try_out(name, as_loss(loss, contract, loss_config(config), max_mismatch=settings.max_mismatch))
 
 
 def environment(config: Config) -> None:
-    """The environment of the episodes, and a rollout of the user's own."""
+    """Check the episodes' environment and a custom rollout."""
     name = config.env.type
     if name:
         plugins.check("env", name)
@@ -183,9 +185,9 @@ def environment(config: Config) -> None:
 
 
 def _refuse_unused(config: Config, name: str) -> None:
-    """A setting of some environments that this one does not take would be lost without a word."""
+    """Refuse a setting that this environment does not accept."""
     accepted = inspect.signature(plugins.resolve("env", name)).parameters
-    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in accepted.values()):
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in accepted.values()):
         return
     for setting in ("tools_config", "folder", "swe_bench_path", "screenshot_backend", "screenshots", "pages"):
         if getattr(config.env, setting) != SETTINGS[f"env.{setting}"].default and setting not in accepted:
@@ -193,14 +195,14 @@ def _refuse_unused(config: Config, name: str) -> None:
 
 
 def judge(config: Config) -> None:
-    """A judge that is there, and that can be reached."""
+    """Check that the judge exists and has an address if it needs one."""
     settings = config.judge
     if settings.custom:
         plugins.check("judge", settings.custom)
         return
     plugins.check("judge", settings.kind)
     if settings.models.score or settings.models.hints:
-        return  # one that cannot be started is shown in `status` and tried again; the others go on
+        return  # a model that cannot start is shown in `status` and retried; the other loops continue
     if settings.kind == "llm" and settings.llm.model != "policy" and not (settings.llm.base_url and settings.llm.model):
         missing = " and ".join(name for name in ("base_url", "model") if not getattr(settings.llm, name))
         raise ConfigError(
@@ -217,21 +219,21 @@ OF_LOOP: Final[Mapping[str, Sequence[SettingsCheck]]] = {
 
 
 def faults(config: Config, checks: Iterable[SettingsCheck]) -> Iterator[OpenClawError]:
-    """Everything that is wrong, once each."""
-    said: set[str] = set()
+    """Yield every distinct fault."""
+    reported: set[str] = set()
     for check in checks:
         try:
             check(config)
         except OpenClawError as error:
-            if str(error) not in said:
+            if str(error) not in reported:
                 yield error
-            said.add(str(error))
+            reported.add(str(error))
 
 
 def refuse_unworkable(config: Config, loops: Iterable[str]) -> None:
-    """Raise for whatever keeps these loops from working, all of it at once."""
-    found = list(faults(config, [check for loop in loops for check in OF_LOOP.get(loop, ())]))
-    if len(found) > 1:
-        raise ConfigError("\n".join(map(str, found)))
-    if found:
-        raise found[0]
+    """Raise one error for all faults that keep these loops from working."""
+    errors = list(faults(config, [check for loop in loops for check in OF_LOOP.get(loop, ())]))
+    if len(errors) > 1:
+        raise ConfigError("\n".join(map(str, errors)))
+    if errors:
+        raise errors[0]

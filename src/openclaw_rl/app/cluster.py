@@ -170,9 +170,9 @@ def check_cluster(config: Config, counts: Mapping[Writer, int], nodes: list[dict
         over, lower = (spread, "it lower or train.local.nodes higher") if loop == "train" else (1, "it lower")
         fit = sum(there * over >= count for there in most)
         if fit < over:
-            requirement = f"{over} node{'s' * (over > 1)} with {-(-count // over)} GPUs"
+            needs = f"{over} node{'s' * (over > 1)} with {-(-count // over)} GPUs"
             raise ConfigError(
-                f"gpus.{GPUS_OF[loop]} = {count} takes {requirement}, but the cluster has {fit} and its largest {max(most)}",
+                f"gpus.{GPUS_OF[loop]} = {count} takes {needs}, but the cluster has {fit} and its largest {max(most)}",
                 remedy=f"set {lower}, or add nodes: ray start --address=HEAD:6379 --num-gpus=N",
             )
     if len(nodes) > 1 and config.store.url is None:

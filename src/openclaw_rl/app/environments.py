@@ -1,4 +1,4 @@
-"""Environments wired to the public API of a server, in a pool of this process or of others."""
+"""Environments connected to a server's public API, in this process's pool or in remote pools."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from openclaw_rl.envs.schedule import Episode, Schedule
 
 AUDITS = "envs-audit.jsonl"
-"""the file of a run directory with what the audits of tasks found"""
+"""the file in a run directory with the task audits' results"""
 GROUPS = "envs-tasks.jsonl"
-"""the file of a run directory with what each task was worth each time it was played"""
+"""the file in a run directory with each task's outcome for each time it was played"""
 SCREENS = "screens"
-"""the folder of a run directory with the screenshots of gui, each under the hash of its bytes"""
+"""the folder in a run directory with gui's screenshots, each named by the hash of its bytes"""
 EVENTS = "envs.jsonl"
-"""the file of a run directory with what happened in its pool"""
+"""the file in a run directory with its pool's events"""
 _NAME_ONE = "name one: --env terminal, toolcall, gui, swe or file.py"
 
 
@@ -53,10 +53,10 @@ async def running_episodes(
     tasks: Sequence[str] | None = None,
     report: Callable[[Episode], None] | None = None,
 ) -> AsyncIterator[Episodes]:
-    """The episodes of ``env.type``, as one more client of ``url``; what is under way is ended at the end.
+    """Run the episodes of ``env.type`` as a client of ``url``; end running ones on exit.
 
-    ``rounds`` None: for ever, by the curriculum. ``tasks`` and ``report``: see `Episodes`. Without a ledger nothing
-    waits for judge and trainer.
+    ``rounds`` None: without limit, by the curriculum. ``tasks`` and ``report``: see `Episodes`. Without a ledger the
+    episodes do not wait for judge and trainer.
     """
     from openclaw_rl.clients.api import ApiClient
     from openclaw_rl.envs.episodes import Episodes, EpisodeSettings
@@ -73,7 +73,7 @@ async def running_episodes(
             lambda: PooledEnv(pool),
             client,
             EpisodeSettings(parallel=env.parallel, max_steps=env.max_steps),
-            schedule=lambda found: _schedule(config, found, rounds=rounds),
+            schedule=lambda names: _schedule(config, names, rounds=rounds),
             rollout=rollout,
             behind=lambda: ledger is not None and ledger.backlog() >= env.max_pending,
             tasks=tasks,
@@ -90,7 +90,7 @@ async def running_episodes(
 async def episode_loops(
     config: Config, ledger: LedgerReader | None, *, url: str | None, key: str | None
 ) -> AsyncIterator[dict[str, Episodes]]:
-    """The loop of the episodes by its name; none where there is no server or no environment."""
+    """Return the episode loop by its name; empty without a server or an environment."""
     if url is None or config.env.type is None:
         yield {}
         return
@@ -99,7 +99,7 @@ async def episode_loops(
 
 
 def _schedule(config: Config, tasks: Sequence[str], *, rounds: int | None) -> Schedule:
-    """Which task is next: so many rounds of all, else for ever, with tasks rested that teach nothing."""
+    """Return the task order: a number of rounds over all tasks, else unlimited with uninformative tasks paused."""
     from openclaw_rl.envs.schedule import Curriculum, GroupBook, Rounds
 
     size, seed = config.train.num_rollouts_per_prompt, config.run.seed
@@ -110,18 +110,18 @@ def _schedule(config: Config, tasks: Sequence[str], *, rounds: int | None) -> Sc
 
 
 def episode_patience(config: Config) -> float:
-    """Seconds for which a session of an environment may say nothing: its player has then lost its lease.
+    """Return the seconds of silence after which an environment's session has lost its player and its lease.
 
-    A living one says something with every step, which takes no longer than a command and a reply.
+    An active player sends a request with every step, which takes at most a command and a reply.
     """
     return 2 * config.env.lease_seconds + config.env.sandbox.command_seconds
 
 
 @asynccontextmanager
 async def open_pool(config: Config, *, events: Path | None) -> AsyncIterator[LeasePool]:
-    """Where environments come from: the pools of ``env.workers``, else one in a process of its own.
+    """Open the environment pool: the pools in ``env.workers``, else one in a child process.
 
-    What an environment does, beginning processes above all, would hold up whoever waits for a reply in this one.
+    An environment's work, above all starting processes, would delay replies in this process.
     """
     if config.env.workers:
         from openclaw_rl.envs.pool.remote import RemotePool
@@ -131,12 +131,12 @@ async def open_pool(config: Config, *, events: Path | None) -> AsyncIterator[Lea
         return
     from openclaw_rl.app.workers import OwnWorker
 
-    async with OwnWorker(config, events=events, build=build_pool) as own:
-        yield own
+    async with OwnWorker(config, events=events, build=build_pool) as worker:
+        yield worker
 
 
 def build_pool(config: Config, *, events: Path | None) -> EnvPool:
-    """The pool of this process: as many environments as ``env.parallel``."""
+    """Return this process's pool, with ``env.parallel`` environments."""
     from openclaw_rl.envs.audit import AuditedEnv
     from openclaw_rl.envs.pool.leases import EnvPool, EventLog
 
@@ -152,13 +152,13 @@ def build_pool(config: Config, *, events: Path | None) -> EnvPool:
 
 
 def workers_key(config: Config) -> str | None:
-    """The key of the workers, from the variable that the settings name."""
+    """Return the workers' key from the environment variable in the settings."""
     name = config.env.workers_key_env
     return None if name is None else settings.key_in(name)
 
 
 def audit_book(config: Config) -> AuditBook:
-    """What the audits of this run's environments found."""
+    """Return the results of this run's task audits."""
     from openclaw_rl.envs.audit import AuditBook
 
     return AuditBook(config.run.dir / AUDITS)
@@ -173,7 +173,7 @@ async def play_rounds(
     tasks: Sequence[str] | None,
     report: Callable[[Episode], None],
 ) -> None:
-    """So many rounds of the tasks (None: all that train) against a server that runs; each episode is paid there."""
+    """Play rounds over the tasks (None: all that train) against a running server, which receives each reward."""
     playing = running_episodes(config, None, url=url, key=key, rounds=rounds, tasks=tasks, report=report)
     async with playing as loop:
         while await loop.tick():
@@ -181,7 +181,7 @@ async def play_rounds(
 
 
 def build_env(config: Config, *, sandbox: SandboxSettings | None = None) -> Env:
-    """One environment of the kind that ``env.type`` names, in sandboxes made by ``sandbox`` or as the settings say."""
+    """Build one environment of type ``env.type``, with sandboxes from ``sandbox`` or from the settings."""
     env = config.env
     if env.type is None:
         raise ConfigError("no environment is set", remedy=_NAME_ONE)
@@ -208,14 +208,14 @@ def build_env(config: Config, *, sandbox: SandboxSettings | None = None) -> Env:
 
 
 def action_form(config: Config) -> ActionForm:
-    """How replies act: as the settings say, else as text for the embedded model and where no calls are read."""
+    """Return the action form in the settings; else text for the embedded model and without tool calls."""
     if config.env.form != "auto":
         return config.env.form
     return "text" if config.policy.model == "embedded" or config.policy.tool_format == "none" else "tools"
 
 
 def build_sandbox_settings(config: Config) -> SandboxSettings:
-    """How the sandboxes of environments are made; an environment may ask for several users or more folders."""
+    """Return the environments' sandbox settings; an environment may add users or folders."""
     from openclaw_rl.envs.sandbox import SandboxLimits, SandboxSettings
 
     sandbox = config.env.sandbox
@@ -233,7 +233,7 @@ def build_sandbox_settings(config: Config) -> SandboxSettings:
     )
 
 
-# Audits of the tasks of a run's environment.
+# Task audits for a run's environment.
 
 
 async def audit_all(
@@ -244,10 +244,10 @@ async def audit_all(
     count: int | None = None,
     levels: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Audit the tasks of the environment, those that train and those that are held out; plain JSON.
+    """Audit the environment's training and held-out tasks; return plain JSON.
 
-    ``again``: also those that were audited before. ``count``: so many that train and so many held out of each level,
-    None for all. ``levels``: of these alone, all where none is named.
+    ``again``: repeat earlier audits too. ``count``: so many training and held-out tasks per level, None for all.
+    ``levels``: only these, all if empty.
     """
     from openclaw_rl.envs.audit import audit_task, near_duplicates
 
@@ -257,49 +257,49 @@ async def audit_all(
             f"environment {config.env.type} cannot be audited", remedy="give it held_out, rung, instruction and gold"
         )
     chosen = _of_levels({env.rung(task) for task in (*env.tasks(), *env.held_out())}, levels)
-    trained, held = (_of_each(env, tasks, chosen, count) for tasks in (env.tasks(), env.held_out()))
+    trained, held_out = (_of_each(env, tasks, chosen, count) for tasks in (env.tasks(), env.held_out()))
     room = asyncio.Semaphore(config.env.parallel)
 
     faults: dict[str, str] = {}
 
     async def one(task: str) -> TaskAudit | None:
-        found = None if again else book.find(env, task)
-        if found is None:
+        audit = None if again else book.find(env, task)
+        if audit is None:
             async with room:
-                found = await tried(task)
-            if found is not None:
-                book.add(found)
-        if found is not None:
-            faults.update({task: found.fault} if found.fault else {})
-            done(found)
-        return found
+                audit = await tried(task)
+            if audit is not None:
+                book.add(audit)
+        if audit is not None:
+            faults.update({task: audit.fault} if audit.fault else {})
+            done(audit)
+        return audit
 
     async def tried(task: str) -> TaskAudit | None:
-        """None where it cannot be played here; that is not kept, since it may be for want of something."""
+        """Return None if the task cannot be played here; that is not stored, since a requirement may be missing."""
         try:
             return await audit_task(lambda: build_env(config), task)
         except EnvFailed as error:
             faults[task] = f"it cannot be played here: {error.what}"
             return None
 
-    tasks = (*trained, *held)
+    tasks = (*trained, *held_out)
     audits = [audit for audit in await asyncio.gather(*map(one, tasks)) if audit is not None]
     await env.close()
-    near = near_duplicates(_texts(env, held), _texts(env, trained))
+    near = near_duplicates(_texts(env, held_out), _texts(env, trained))
     return {
         "env": config.env.type,
         "tasks": len(trained),
-        "held_out": len(held),
+        "held_out": len(held_out),
         "admitted": len(tasks) - len(faults),
         "without_gold": sum(audit.gold is None for audit in audits),
         "refused": faults,
         "excluded": dict(env.excluded()) if isinstance(env, SupportsExclusions) else {},
-        "near_duplicates": [[held[mine], trained[other]] for mine, other in near],
+        "near_duplicates": [[held_out[a], trained[b]] for a, b in near],
     }
 
 
 def _of_levels(known: set[str], levels: Sequence[str]) -> set[str]:
-    """The levels to audit: all that are known where none is named. Raises ConfigError for one that no task has."""
+    """Return the levels to audit, all known ones if ``levels`` is empty. Raises ConfigError for an unknown one."""
     for level in levels:
         if level not in known:
             near = f"did you mean {nearest(level, known)}? " if known else ""
@@ -308,28 +308,28 @@ def _of_levels(known: set[str], levels: Sequence[str]) -> set[str]:
 
 
 def _of_each(env: SupportsTaskSets, tasks: Sequence[str], levels: set[str], count: int | None) -> list[str]:
-    """The first ``count`` tasks of each of these levels, in the order of the tasks."""
+    """Return the first ``count`` tasks in each of these levels, in task order."""
     by_level: dict[str, list[str]] = {}
     for task in tasks:
         by_level.setdefault(env.rung(task), []).append(task)
-    kept = {task for level in levels for task in by_level.get(level, ())[:count]}
-    return [task for task in tasks if task in kept]
+    selected = {task for level in levels for task in by_level.get(level, ())[:count]}
+    return [task for task in tasks if task in selected]
 
 
 def _texts(env: SupportsTaskSets, tasks: Sequence[str]) -> list[str]:
     return [env.instruction(task) for task in tasks]
 
 
-# Held-out tasks of the environment that trains, played by the versions that the gate compares.
+# Held-out tasks of the training environment, played by the versions that the gate compares.
 
 AT_ONCE = 16
-"""episodes of an examination at once, unless env.parallel allows fewer"""
+"""concurrent episodes in an examination, unless env.parallel allows fewer"""
 KEPT = 4
-"""versions whose results are kept, the live one among them"""
+"""versions whose results are stored, the live one among them"""
 
 
 class HeldOutTasks:
-    """See `PlaysTasks`: the same tasks for every version, spread over the rungs, sampled greedily."""
+    """The same tasks for every version, spread over the levels, sampled greedily. See `PlaysTasks`."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -349,8 +349,8 @@ class HeldOutTasks:
         from openclaw_rl.envs.evaluation import play_each
 
         async def ask(prompt: Prompt, sampling: Sampling) -> Message:
-            done = await answer(policy, prompt, sampling, version=version.number)
-            return read_reply(done.reply.content, policy.tool_format if prompt.tools else "none")
+            completion = await answer(policy, prompt, sampling, version=version.number)
+            return read_reply(completion.reply.content, policy.tool_format if prompt.tools else "none")
 
         played = await play_each(
             ask,
@@ -361,18 +361,18 @@ class HeldOutTasks:
             max_steps=self._config.env.max_steps,
             parallel=min(AT_ONCE, self._config.env.parallel),
         )
-        return {one.task: one.solved for one in played if one.outcome is not None}
+        return {episode.task: episode.solved for episode in played if episode.outcome is not None}
 
 
 def held_out_tasks(config: Config) -> HeldOutTasks | None:
-    """The tasks that the gate has played; None where no environment trains or it holds no tasks out."""
+    """Return the gate's tasks; None without an environment or held-out tasks."""
     if config.env.type is None or not config.gate.tasks:
         return None
     return HeldOutTasks(config) if isinstance(build_env(config), SupportsTaskSets) else None
 
 
 def _chosen(config: Config) -> list[tuple[str, str]]:
-    """So many tasks, of each rung in turn, the same for every version."""
+    """Return ``gate.tasks`` tasks, from each level in turn, the same for every version."""
     env = build_env(config)
     assert isinstance(env, SupportsTaskSets)
     by_rung: dict[str, list[str]] = {}
@@ -385,8 +385,8 @@ def _chosen(config: Config) -> list[tuple[str, str]]:
 
 
 def read_reply(raw: str, tool_format: str) -> Message:
-    """A raw reply as the API would give it out."""
-    found, whole = tool_call_reader(tool_format), Assembly()
-    for part in (*found.feed(raw), *found.end(cut=False)):
-        whole.add(part)
-    return whole.message()
+    """Return a raw reply as the API would."""
+    reader, assembly = tool_call_reader(tool_format), Assembly()
+    for part in (*reader.feed(raw), *reader.end(cut=False)):
+        assembly.add(part)
+    return assembly.message()

@@ -1,4 +1,4 @@
-"""From settings to a judge."""
+"""Builds the judge from the settings."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ if TYPE_CHECKING:
     from openclaw_rl.judge.voters import EndpointSettings
 
 
-# From settings to the rules by which judges and their loop work.
+# Settings for the judges and their loop.
 
 _HEALTH_WINDOW: Final = 50
-"""verdicts looked at for collapse, starvation and drift: enough to tell a collapse from chance"""
+"""verdicts examined for collapse, starvation and drift: enough to tell a collapse from chance"""
 
 
 def api_key(config: Config) -> str | None:
-    """The key of the judge's endpoint, from the variable that the settings name."""
+    """Return the key for the judge's endpoint, from the environment variable in the settings."""
     name = config.judge.llm.api_key_env
     return settings.environment(name) if name else None
 
 
 def hint_limits(config: Config) -> HintLimits:
-    """What makes a hint worth keeping."""
+    """Return the limits for a usable hint."""
     from openclaw_rl.judge.hints import HintLimits
 
     judge = config.judge
@@ -54,7 +54,7 @@ def hint_limits(config: Config) -> HintLimits:
 
 
 def llm_settings(config: Config, *, template: str = "turn") -> LlmSettings:
-    """How the llm judge asks, counts and waits; ``template`` names the prompt about a user's words."""
+    """Return the llm judge's settings; ``template`` names the prompt about a user's words."""
     from openclaw_rl.judge.llm import LlmSettings
     from openclaw_rl.judge.prompt import PromptSettings
     from openclaw_rl.judge.votes import VoteRule
@@ -82,7 +82,7 @@ def _endpoint(config: Config) -> EndpointSettings | None:
 
 
 def endpoint_at(config: Config, address: str, model: str) -> EndpointSettings:
-    """A judge's model at an address; ``model`` empty is the first that it lists."""
+    """Return the endpoint of a judge model at an address; an empty ``model`` selects the first that it lists."""
     from openclaw_rl.judge.voters import EndpointSettings
 
     llm = config.judge.llm
@@ -92,7 +92,7 @@ def endpoint_at(config: Config, address: str, model: str) -> EndpointSettings:
 
 
 def judge_loop_settings(config: Config) -> JudgeLoopSettings:
-    """How the judge's loop works; it is always compared with users."""
+    """Return the judge loop's settings; comparison with users is always on."""
     from openclaw_rl.judge.loop import JudgeLoopSettings
 
     judge = config.judge
@@ -109,23 +109,23 @@ def judge_loop_settings(config: Config) -> JudgeLoopSettings:
 
 
 def _votes_on_steps(config: Config) -> bool:
-    """Whether the judge is one whose votes on steps are worth having: a model or a plugin, not a reader of people."""
+    """Return True if the judge's step votes are useful: a model or a plugin, not the feedback classifier."""
     judge = config.judge
     return judge.custom is not None or judge.kind == "llm" or bool(judge.llm.base_url)
 
 
-# From settings to the judge models that are hosted here, or answer at an address of their own.
+# Judge models hosted here, or reached at an address.
 
 _CLASSIFIER: Final = "openclaw_rl.backends.local.classifier.client:local_classifier"
 _IS_CLASSIFIER: Final = "openclaw_rl.backends.hf.finding:is_classifier"
 _PROCESS: Final = "openclaw-judge"
-"""the name of a hosted model's process, as `ps` shows it"""
+"""the name of a hosted model's process in `ps`"""
 RATED: Final = "judge_rated.json"
-"""in the run's directory: the odds of turns that users rated, by which thresholds are set anew; no text"""
+"""in the run's directory: the odds for turns that users rated, by which thresholds are recalibrated; no text"""
 
 
 def build_model_judge(config: Config) -> Judge | None:
-    """The judge of ``judge.models``, None where none is named. One model for both duties runs once."""
+    """Return the judge for ``judge.models``, None if none is named. One model for both duties runs once."""
     from openclaw_rl.judge.parts import PairJudge
 
     models, visible = config.judge.models, visible_gpus()
@@ -139,7 +139,7 @@ def build_model_judge(config: Config) -> Judge | None:
 
 
 def is_address(place: str) -> bool:
-    """Whether a model is asked over HTTP, not hosted here."""
+    """Return True if a model is reached over HTTP, not hosted here."""
     return place.startswith(("http://", "https://"))
 
 
@@ -154,7 +154,7 @@ def _judge_at(config: Config, place: str, duty: str, device: str) -> Judge:
 
 
 def _builder(config: Config, place: str, duty: str, device: str) -> Callable[[], HostedParts]:
-    """How to build the model and its judge. What kind of model it is shows only once it is looked up."""
+    """Return a function that builds the model and its judge; the kind of model is determined at the build."""
 
     def build() -> HostedParts:
         if plugins.load("judge", _IS_CLASSIFIER)(place):
@@ -165,7 +165,7 @@ def _builder(config: Config, place: str, duty: str, device: str) -> Callable[[],
 
 
 def _chat_model(config: Config, place: str, duty: str, device: str) -> HostedParts:
-    """An engine of its own for a model that judges in one pass, or votes where it is not precise so."""
+    """Build a separate engine for a model that judges in one pass, or votes where that is not precise."""
     from openclaw_rl.judge.hosted import HostedParts
     from openclaw_rl.judge.llm import LlmJudge
 
@@ -184,14 +184,14 @@ def _chat_model(config: Config, place: str, duty: str, device: str) -> HostedPar
 
 
 def measured_policy(config: Config, baseline: Judge, policy: Policy) -> MeasuredJudge:
-    """The base model of ``policy`` in one pass, and ``baseline`` where it is not precise."""
+    """Return a judge by ``policy``'s base model in one pass, or ``baseline`` where that is not precise."""
     from openclaw_rl.judge.raters import PolicyRater
 
     return _measured(config, baseline, PolicyRater(policy), identity=lambda: policy.base, workers=1)
 
 
 def measured_endpoint(config: Config, baseline: Judge, *, budget: TokenBudget | None) -> Judge:
-    """The model of ``judge.llm`` in one pass, and ``baseline`` where it is not precise or gives no log-probs."""
+    """Return a judge by ``judge.llm``'s model in one pass, or ``baseline`` without precision or log-probs."""
     from openclaw_rl.judge.raters import EndpointRater
 
     llm = config.judge.llm
@@ -221,7 +221,7 @@ def _measured(
 
 
 def _classifier(config: Config, place: str, duty: str, device: str) -> HostedParts:
-    """A model that tells classes apart; it writes nothing, so it cannot give hints."""
+    """Build a classification model; it generates no text, so it cannot give hints."""
     from openclaw_rl.judge.classifier import ClassifierJudge
     from openclaw_rl.judge.hosted import HostedParts
 
@@ -240,7 +240,7 @@ def _common(config: Config, place: str, device: str) -> dict[str, Any]:
 
 
 def build_judge(config: Config, policy: Policy | None) -> Judge:
-    """The judge that ``judge.custom``, ``judge.models`` or ``judge.kind`` names."""
+    """Build the judge named by ``judge.custom``, ``judge.models`` or ``judge.kind``."""
     from openclaw_rl.judge.parts import AutoJudge
 
     judge = config.judge
@@ -263,9 +263,9 @@ def build_judge(config: Config, policy: Policy | None) -> Judge:
 
 
 def judges_itself(config: Config) -> bool:
-    """Whether the served model is to judge where its measured precision allows.
+    """Return True if the served model judges where its measured precision allows.
 
-    No other judge is named, and it can be told what to do, which the embedded model is too small for.
+    No other judge is named, and the model follows instructions, for which the embedded model is too small.
     """
     judge, policy = config.judge, config.policy
     if hosts_served_model(config):
@@ -275,20 +275,20 @@ def judges_itself(config: Config) -> bool:
 
 
 def hosts_served_model(config: Config) -> bool:
-    """Whether the model that is to judge is the one that is served: one copy does both."""
+    """Return True if the judge model is the served model: one copy does both."""
     judge, policy = config.judge, config.policy
     named = {judge.models.score, judge.models.hints} - {None}
-    alone = judge.kind == "auto" and not judge.custom and policy.backend == "local"
-    return alone and named == {policy.model}
+    unnamed = judge.kind == "auto" and not judge.custom and policy.backend == "local"
+    return unnamed and named == {policy.model}
 
 
 def asks_policy(config: Config) -> bool:
-    """Whether the judge needs the policy."""
+    """Return True if the judge needs the policy."""
     return config.judge.llm.model == "policy" or judges_itself(config) or _classifies(config)
 
 
 def _classifies(config: Config) -> bool:
-    """Whether the reader's classifier may be asked: an adapter of the policy, where that can run here."""
+    """Return True if the feedback classifier may be used: an adapter on the policy, if it can run here."""
     judge = config.judge
     reads = judge.kind in ("auto", "reader") and judge.reader.classifier and not judge.custom
     hosted = judge.models.score or judge.models.hints
@@ -296,46 +296,46 @@ def _classifies(config: Config) -> bool:
 
 
 def build_reader(config: Config, policy: Policy | None) -> ReaderJudge:
-    """The learned reader, with the classifier for the policy's base weights: shipped, or fitted here."""
+    """Return the feedback classifier for the policy's base weights: shipped, or fitted here."""
     from openclaw_rl.judge.reader.judge import PolicyClassifier, ReaderJudge, classifier_for
 
     reader, fitted = config.judge.reader, settings.cache_dir() / "readers"
-    asked = None
+    classifier = None
     if reader.classifier and policy is not None:
-        asked = PolicyClassifier(policy, lambda base: classifier_for(base, fitted), seconds=reader.seconds)
-    return ReaderJudge(limits=hint_limits(config), classifier=asked)
+        classifier = PolicyClassifier(policy, lambda base: classifier_for(base, fitted), seconds=reader.seconds)
+    return ReaderJudge(limits=hint_limits(config), classifier=classifier)
 
 
 @contextlib.asynccontextmanager
 async def running(judge: Judge, *, wait: bool) -> AsyncIterator[None]:
-    """What the judge has to start is started inside; with ``wait``, before that is entered."""
+    """Start the judge's parts while the context is open; with ``wait``, before it is entered."""
     from openclaw_rl.judge.parts import starting
 
     begun = starting(judge)
-    for each in begun:
-        each.begin()
+    for part in begun:
+        part.begin()
     try:
-        for each in begun if wait else ():
-            await each.first_try()
+        for part in begun if wait else ():
+            await part.first_try()
         yield
     finally:
-        for each in begun:
-            await each.stop()
+        for part in begun:
+            await part.stop()
 
 
 def with_judge(config: Config, name: str | None) -> Config:
-    """The settings with another judge: a built-in or installed one by name, else one of the user's own."""
+    """Return the settings with another judge: a built-in or installed one by name, else the user's own."""
     if name is None:
         return config
-    own = ":" in name or name.endswith(".py")
-    judge = config.judge.model_copy(update={"custom": name} if own else {"kind": name, "custom": None})
+    custom = ":" in name or name.endswith(".py")
+    judge = config.judge.model_copy(update={"custom": name} if custom else {"kind": name, "custom": None})
     return config.model_copy(update={"judge": judge})
 
 
 async def evaluate_judge(
     config: Config, path: Path, *, judge: str | None, progress: Callable[[int], None]
 ) -> dict[str, Json]:
-    """How well a judge reads the labelled exchanges of a file or folder; nothing is written."""
+    """Measure a judge on the labelled exchanges in a file or folder; nothing is written."""
     from openclaw_rl.judge.evaluation import evaluate
     from openclaw_rl.judge.labelled import LabelledRow, read_files
 
@@ -349,15 +349,15 @@ async def evaluate_judge(
             f"{path} holds no labelled exchange{why}", remedy="each line is JSON: request, reply, next, kind"
         )
     async with running_policy(config) if asks_policy(config) else contextlib.nullcontext() as policy:
-        asked = build_judge(config, policy)
-        async with running(asked, wait=True):
-            found = await evaluate(asked, rows, workers=config.judge.workers, progress=progress)
+        instance = build_judge(config, policy)
+        async with running(instance, wait=True):
+            report = await evaluate(instance, rows, workers=config.judge.workers, progress=progress)
         classifier = _classifier_base(config, policy)
-    return {**found, "classifier": classifier, "skipped": skipped}
+    return {**report, "classifier": classifier, "skipped": skipped}
 
 
 def _classifier_base(config: Config, policy: Policy | None) -> str | None:
-    """The base weights whose classifier the reader asks; None where the n-grams speak alone."""
+    """Return the base weights for the classifier; None if the n-grams judge alone."""
     from openclaw_rl.judge.reader.judge import classifier_for
 
     if policy is None or not _classifies(config):
@@ -366,19 +366,19 @@ def _classifier_base(config: Config, policy: Policy | None) -> str | None:
 
 
 def _custom(config: Config, name: str, policy: Policy | None) -> Judge:
-    """A judge of the user's own: a class, a function that scores, or a reward model by the published contract."""
+    """Return the user's judge: a class, a scoring function, or a reward model by the published contract."""
     from openclaw_rl.judge.custom import as_judge
 
-    mine = plugins.resolve("judge", name)
-    if isinstance(mine, type):
+    judge = plugins.resolve("judge", name)
+    if isinstance(judge, type):
         return _named(config, name, policy)
-    if plugins.judge_contract(mine) == "reward model":
-        mine = plugins.reward_model(name, mine, reward_model_config(config))
-    return as_judge(mine, limits=hint_limits(config), name=name)
+    if plugins.judge_contract(judge) == "reward model":
+        judge = plugins.reward_model(name, judge, reward_model_config(config))
+    return as_judge(judge, limits=hint_limits(config), name=name)
 
 
 def reward_model_config(config: Config) -> dict[str, Any]:
-    """What ``get_reward_model`` is called with: the models that are named, the votes, and ``judge.options``."""
+    """Return the ``config`` for ``get_reward_model``: the named models, the votes, and ``judge.options``."""
     named = {"prm_model_path": "PRM_MODEL_PATH", "judge_model_path": "JUDGE_MODEL_PATH"}
     models = {key: settings.get(config, settings.ENVIRONMENT[name]) for key, name in named.items()}
     llm = config.judge.llm
@@ -400,21 +400,21 @@ def _named(config: Config, name: str, policy: Policy | None) -> Judge:
     return built
 
 
-# Asking a person what they meant: the judge's doubt in, a labelled line of their own out.
+# Questions to a user about an unclear message: the judge's doubt in, the user's labelled line out.
 
 OWN_LINES = "own_lines.jsonl"
-"""in the run's directory: what its users answered, as labelled exchanges; it is never sent anywhere"""
+"""in the run's directory: the users' answers as labelled exchanges; the file stays on this machine"""
 
 
 class LocalAsker:
-    """Reads messages on this machine and keeps the answers in a file for its owner alone."""
+    """Reads messages on this machine and stores the answers in a file for its owner alone."""
 
     def __init__(self, judge: Judge, path: Path) -> None:
         self._judge = judge
         self._path = path
 
     async def doubt(self, request: str, reply: str, message: str) -> Doubt | None:
-        """What ``message`` may say of ``reply``, None where there is nothing to ask."""
+        """Return the doubt about ``message``'s opinion on ``reply``, None without a question."""
         return await find_doubt(self._judge, request, reply, message)
 
     def keep(self, request: str, reply: str, message: str, doubt: Doubt, *, meant: bool) -> None:
@@ -439,12 +439,12 @@ def _private(path: str, flags: int) -> int:
 
 
 def build_asker(config: Config) -> LocalAsker | None:
-    """Who asks, None where nobody is to be asked. Models are left out: a question must not wait for one."""
+    """Return the asker, None if it is off. Models are excluded: a question must not wait for one."""
     if not config.judge.ask_in_doubt:
         return None
     judge = config.judge
     light = {"llm": type(judge.llm)(), "models": type(judge.models)()}
-    alone = config.model_copy(update={"judge": judge.model_copy(update=light)})
+    reduced = config.model_copy(update={"judge": judge.model_copy(update=light)})
     if judge.kind == "llm" and judge.custom is None:
-        alone = with_judge(alone, "rules")
-    return LocalAsker(build_judge(alone, None), config.run.dir / OWN_LINES)
+        reduced = with_judge(reduced, "rules")
+    return LocalAsker(build_judge(reduced, None), config.run.dir / OWN_LINES)

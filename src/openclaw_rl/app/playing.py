@@ -1,4 +1,4 @@
-"""Agent programs wired to a server that runs, an environment's tasks, and the journal of a run."""
+"""Agent programs connected to a running server, an environment's tasks, and the journal of a run."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from openclaw_rl.envs.play.programs import FoundProgram
 
 PLAYS = "plays"
-"""the folder of a run directory with the journals of its plays"""
+"""the folder in a run directory with the journals of its plays"""
 _HEAD_SECONDS, _HEAD_BYTES, _GRACE = 60.0, 65536, 1.0
 _LOOK_SECONDS = 1.0
 _ROOMY = {"disk_mb": 512, "processes": 512, "output_kb": 64 << 10}
-"""what a sandbox allows an agent program where the settings do not say"""
+"""sandbox limits for an agent program where the settings have defaults"""
 _MEMORY_MB = 2048
 _ADDRESSES_MB = 64 << 10
-"""where only the addresses of a process can be limited, and not its memory: runtimes reserve many"""
+"""address space limit where memory itself cannot be limited: runtimes reserve many addresses"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlayRequest:
-    """What a person asks for: see the options of ``openclaw-rl play``."""
+    """A person's request: see the options of ``openclaw-rl play``."""
 
     agent: str
     program: str | None
@@ -61,18 +61,18 @@ class PlayRequest:
 async def play(
     resolved: Resolved, request: PlayRequest, *, report: Callable[[PlayedEpisode], None], say: Callable[[str], None]
 ) -> tuple[PlayPlan, list[PlayedEpisode]]:
-    """Play what is asked for. Whatever can be refused is refused before anything begins."""
+    """Play the requested tasks. Invalid requests are refused before anything starts."""
     from openclaw_rl.envs.play.journal import PlayJournal, resumed
 
     config = _with_env(resolved.config)
-    found, agent = _agent(config, request)
+    program, agent = _agent(config, request)
     url, key = _server(config, request)
     plan = _plan(config, request)
     folder = config.run.dir / PLAYS
     async with ApiClient(url, key=key, agent=f"env:play/{plan.agent}") as client:
         inside = replace(await _served(client, say), url=_inside())
         player = _player(
-            resolved, config, request, found, lambda text, folder: agent(inside, text, folder), client, key
+            resolved, config, request, program, lambda text, folder: agent(inside, text, folder), client, key
         )
         await _settle_old(player, folder, say)
         with resumed(folder, plan) if request.resume else PlayJournal.begin(folder, plan) as journal:
@@ -89,14 +89,14 @@ def _inside() -> str:
 
 
 def _with_env(config: Config) -> Config:
-    """The terminal where no environment is set."""
+    """Select the terminal if no environment is set."""
     if config.env.type is not None:
         return config
     return config.model_copy(update={"env": config.env.model_copy(update={"type": "terminal"})})
 
 
 def _server(config: Config, request: PlayRequest) -> tuple[str, str | None]:
-    """Where the gateway is and the key of an environment there; its own run directory knows both."""
+    """Return the gateway's address and an environment key for it; the run directory has both."""
     here = address.read(config.run.dir)
     if request.url is not None:
         return request.url, request.key
@@ -106,12 +106,12 @@ def _server(config: Config, request: PlayRequest) -> tuple[str, str | None]:
 
 
 async def _served(client: ApiClient, say: Callable[[str], None]) -> ServerInfo:
-    """What the server serves, once its model is loaded."""
-    model, told = (await client.models())[0], False
+    """Return the server's model and address once its model is loaded."""
+    model, reported = (await client.models())[0], False
     while model.context == 0:
-        if not told:
+        if not reported:
             say("the server is loading its model")
-        told = True
+        reported = True
         await asyncio.sleep(_LOOK_SECONDS)
         model = (await client.models())[0]
     return server_info(client.url, model)
@@ -121,18 +121,19 @@ async def _served(client: ApiClient, say: Callable[[str], None]) -> ServerInfo:
 
 
 def _agent(config: Config, request: PlayRequest) -> tuple[FoundProgram, Start]:
-    """The program on this machine, and how it is started against a server on an instruction in a folder."""
+    """Return the program on this machine, and the function that builds its command for a server, instruction and
+    folder."""
     from openclaw_rl.envs.play.programs import find_program
 
-    known, more = AGENTS.get(request.agent), request.more
-    if known is None:
-        own = OwnAgent.read(request.agent)
-        found = find_program(request.program or own.program, more=request.binds, copied=own.copied)
-        return found, lambda server, text, _: own.command(server, text, path=found.path, more=more)
-    found = find_program(request.program or known.program, install=known.install, more=request.binds)
+    preset, more = AGENTS.get(request.agent), request.more
+    if preset is None:
+        custom = OwnAgent.read(request.agent)
+        program = find_program(request.program or custom.program, more=request.binds, copied=custom.copied)
+        return program, lambda server, text, _: custom.command(server, text, path=program.path, more=more)
+    program = find_program(request.program or preset.program, install=preset.install, more=request.binds)
     calls_tools = action_form(config) == "tools"
-    return found, lambda server, text, folder: known.command(
-        server, text, folder, path=found.path, calls_tools=calls_tools, more=more
+    return program, lambda server, text, folder: preset.command(
+        server, text, folder, path=program.path, calls_tools=calls_tools, more=more
     )
 
 
@@ -162,20 +163,20 @@ def _plan(config: Config, request: PlayRequest) -> PlayPlan:
 
 
 def chosen(env: Env, names: Sequence[str], *, split: str, count: int | None) -> list[str]:
-    """The tasks that are meant by ``names`` (ids and rungs; none: all), ``count`` of each rung, of one split.
+    """Return the tasks named by ``names`` (ids and levels; none: all), ``count`` per level, from one split.
 
-    Raises ConfigError for a name that means nothing, or a task of the other split.
+    Raises ConfigError for an unknown name or a task in the other split.
     """
     sets = env if isinstance(env, SupportsTaskSets) else None
-    held = list(sets.held_out()) if sets is not None else []
-    there = held if split == "held-out" else list(env.tasks())
+    held_out = list(sets.held_out()) if sets is not None else []
+    there = held_out if split == "held-out" else list(env.tasks())
     by_rung: dict[str, list[str]] = {}
     for task in there:
         by_rung.setdefault(sets.rung(task) if sets is not None else task, []).append(task)
     if not there:
         raise ConfigError(f"environment {env.name} has no tasks that are {split}", remedy="take the other --split")
-    found = [task for name in (names or by_rung) for task in _meant(name, there, by_rung, count, split)]
-    return list(dict.fromkeys(found))
+    tasks = [task for name in (names or by_rung) for task in _meant(name, there, by_rung, count, split)]
+    return list(dict.fromkeys(tasks))
 
 
 def _meant(
@@ -238,7 +239,7 @@ def _player(
 
 
 def _roomy(resolved: Resolved, config: Config, seconds: float) -> Config:
-    """The settings with a sandbox that has room for a program like node, except where they say how much it has."""
+    """Return settings whose sandbox has room for a program like node, except for limits that the user set."""
     from openclaw_rl.envs.sandbox import cgroups
 
     room = {**_ROOMY, "memory_mb": _MEMORY_MB if cgroups.enforced() else _ADDRESSES_MB, "cpu_seconds": round(seconds)}
@@ -249,7 +250,7 @@ def _roomy(resolved: Resolved, config: Config, seconds: float) -> Config:
 
 @asynccontextmanager
 async def serving_at(app: Any, listener: socket) -> AsyncIterator[None]:
-    """Serve an ASGI application at a socket that listens, which is closed at the end."""
+    """Serve an ASGI application at a listening socket, which is closed at the end."""
     server = HttpServer(app, listener, grace=_GRACE, head_seconds=_HEAD_SECONDS, head_bytes=_HEAD_BYTES)
     await server.begin()
     try:
@@ -260,13 +261,13 @@ async def serving_at(app: Any, listener: socket) -> AsyncIterator[None]:
 
 
 async def _settle_old(player: AgentPlayer, folder: Path, say: Callable[[str], None]) -> None:
-    """Finish what players that were killed have left."""
+    """Finish the episodes of killed players."""
     from openclaw_rl.envs.play.journal import PlayJournal
 
     for journal in PlayJournal.taken_over(folder):
         with journal:
-            for kept in await player.finish(journal):
-                say(f"{kept.session}, of a player that was killed, is {_what(kept.outcome)}")
+            for episode in await player.finish(journal):
+                say(f"{episode.session}, of a player that was killed, is {_what(episode.outcome)}")
 
 
 def _what(outcome: float | None) -> str:

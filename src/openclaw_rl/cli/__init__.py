@@ -1,7 +1,7 @@
-"""The commands a person types.
+"""The command line.
 
 Exit codes: 0 done · 1 it failed · 2 the command line or a setting is wrong · 3 no such thing · 4 held by another.
-Heavy things are imported inside the commands that need them, so that help answers at once.
+Large packages are imported inside the commands that need them, so that help prints at once.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ EXIT_CODES: tuple[tuple[type[OpenClawError], int], ...] = (
 
 def main(command: click.Command | None = None, name: str = "openclaw-rl") -> None:
     """Run a command, ``openclaw-rl`` by default, and exit with its code; an error prints one line."""
-    os.umask(0o077)  # what it writes, and what its processes write, is for its user alone: runs hold conversations
+    os.umask(0o077)  # files from this process and its children are for its user alone: runs contain conversations
     try:
         sys.exit((command or cli)(prog_name=name, standalone_mode=False))  # an exit code, or None
     except click.ClickException as error:
@@ -55,7 +55,7 @@ def main(command: click.Command | None = None, name: str = "openclaw-rl") -> Non
 
 
 class Grouped(click.Group):
-    """Lists its commands in groups, in the order in which a person meets them."""
+    """Lists its commands in groups, in the order of first use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
@@ -64,7 +64,7 @@ class Grouped(click.Group):
         width = max(len(name) for name in self.commands)
         for title, commands in GROUPS.items():
             with formatter.section(title):
-                rows = [(str(one.name).ljust(width), one.get_short_help_str(limit=80)) for one in commands]
+                rows = [(str(entry.name).ljust(width), entry.get_short_help_str(limit=80)) for entry in commands]
                 formatter.write_dl(rows)
 
 
@@ -73,8 +73,8 @@ class Grouped(click.Group):
 def cli() -> None:
     """Train an agent simply by using it.
 
-    Serve a model, watch what comes after each reply, judge it, keep training in the background.
-    Begin with:  openclaw-rl up
+    Serve a model, read the message after each reply, judge it, keep training in the background.
+    Start with:  openclaw-rl up
     """
 
 

@@ -1,4 +1,4 @@
-"""The command for a person at a terminal: talk, correct, and see what becomes of it."""
+"""The chat command: talk to the server, correct it, and see the effects."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 
 _NOTICE = 0.8
-"""seconds after a reply in which a person is still told of a note that it led to; it takes 0.2 as a rule"""
+"""seconds after a reply in which a new note is still reported; it usually takes 0.2"""
 
 
 @command()
-@click.option("--url", metavar="URL", help="The server's address up to /v1 [default: where the run listens].")
+@click.option("--url", metavar="URL", help="The server's address up to /v1 [default: the run's].")
 @click.option("--key", metavar="KEY", help="The server's key [default: OPENCLAW_API_KEY, if it is set].")
-@click.option("--model", metavar="NAME", help="Model to ask for, such as NAME@17 for a past version.")
+@click.option("--model", metavar="NAME", help="Model to request, such as NAME@17 for a past version.")
 @sources
 def chat(resolved: Resolved, url: str | None, key: str | None, model: str | None) -> None:
     """Talk to the running server in this terminal.
 
-    /good, /bad and /fix TEXT give feedback, /why says what became of it, /help lists the rest.
+    /good, /bad and /fix TEXT give feedback, /why shows its effects, /help lists all commands.
     With judge.ask_in_doubt it asks about a message that may be a correction; /yes and /no answer.
     """
     import asyncio
@@ -42,14 +42,14 @@ def chat(resolved: Resolved, url: str | None, key: str | None, model: str | None
     from openclaw_rl.clients.chat import PATIENCE, TerminalChat
 
     config = resolved.config
-    given = config.serve.api_key.get_secret_value() if config.serve.api_key else None
+    configured = config.serve.api_key.get_secret_value() if config.serve.api_key else None
     remedy = "give the server's key with --key or OPENCLAW_API_KEY"
     client = ApiClient(
-        url or find_url(resolved), key=key or given, key_remedy=remedy, model=model or "", timeout=PATIENCE
+        url or find_url(resolved), key=key or configured, key_remedy=remedy, model=model or "", timeout=PATIENCE
     )
     notice = _NOTICE if sys.stdin.isatty() else 0.0
     talk = TerminalChat(client, say=_say, note=_note, look=_looker(config), asker=build_asker(config), notice=notice)
-    with asyncio.Runner() as runner:  # one loop for all lines, not running while a person types
+    with asyncio.Runner() as runner:  # one loop for all lines, idle while a person types
         try:
             runner.run(talk.greet())
             well = _converse(talk, _typed(), runner)
@@ -60,7 +60,7 @@ def chat(resolved: Resolved, url: str | None, key: str | None, model: str | None
 
 
 def _converse(talk: TerminalChat, typed: Iterator[str], runner: asyncio.Runner) -> bool:
-    """Go through what is typed; whether all went well."""
+    """Handle each typed line; return True if all succeeded."""
     failures = 0
     for line in typed:
         try:
@@ -68,7 +68,7 @@ def _converse(talk: TerminalChat, typed: Iterator[str], runner: asyncio.Runner) 
                 break
         except KeyboardInterrupt:
             _note("stopped")
-        except OpenClawError as error:  # a person goes on; a script learns of it by the exit code
+        except OpenClawError as error:  # a person continues; a script reads the exit code
             failures += 1
             click.secho(f"error: {error}", fg="red", err=True)
     if not failures:
@@ -77,7 +77,7 @@ def _converse(talk: TerminalChat, typed: Iterator[str], runner: asyncio.Runner) 
 
 
 def _typed() -> Iterator[str]:
-    """Lines from a person, or from a pipe, until there are no more."""
+    """Yield lines from a person or from a pipe until its end."""
     if not sys.stdin.isatty():
         if isinstance(sys.stdin, io.TextIOWrapper):
             sys.stdin.reconfigure(errors="replace")
@@ -94,9 +94,9 @@ def _typed() -> Iterator[str]:
 
 
 def _edit_lines() -> None:
-    """Arrow keys and history, where the system has them."""
+    """Enable arrow keys and history, if the system supports them."""
     try:
-        import readline  # noqa: F401 (its import is what changes `input`)
+        import readline  # noqa: F401 (its import changes `input`)
     except ImportError:  # not on every system; `input` works without
         return
 
@@ -111,7 +111,7 @@ def _note(text: str) -> None:
 
 
 def _looker(config: Config) -> Callable[[str], Sequence[str]]:
-    """Reads a turn's way from the run's ledger, which is opened for reading each time and let go."""
+    """Return a function that reads a turn's state from the run's ledger, opened for each call."""
 
     def look(turn: str) -> Sequence[str]:
         from openclaw_rl.app.application import ledger_place
@@ -122,10 +122,10 @@ def _looker(config: Config) -> Callable[[str], Sequence[str]]:
         place = ledger_place(config)
         try:
             with LedgerReader(place) as ledger:
-                shown = views.turn(ledger, turn)
-                made = [version.number for version in ledger.versions() if version.step is not None]
-                return describe_turn(shown, [views.version(ledger, number) for number in made])
+                view = views.turn(ledger, turn)
+                numbers = [version.number for version in ledger.versions() if version.step is not None]
+                return describe_turn(view, [views.version(ledger, number) for number in numbers])
         except LedgerError as error:
-            return [f"what became of it cannot be seen from here: {error.what}", "name the run with --run-dir"]
+            return [f"its state cannot be read from here: {error.what}", "name the run with --run-dir"]
 
     return look

@@ -1,4 +1,4 @@
-"""The command that tells clients where the server is."""
+"""Commands that connect other clients to the server, and the page command."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ KEY = "OPENCLAW_API_KEY"
 
 @click.group()
 def connect() -> None:
-    """Print or write the set-up of another client."""
+    """Print or write another client's set-up."""
 
 
 def _server(command: F) -> F:
     key_help = f"Environment variable with the server's key [default: {KEY}, if it is set]."
     command = click.option("--key-env", metavar="NAME", help=key_help)(command)
-    url_help = "The server's address up to /v1 [default: where 'openclaw-rl up' listens]."
+    url_help = "The server's address up to /v1 [default: the address of 'openclaw-rl up']."
     return click.option("--url", metavar="URL", help=url_help)(command)
 
 
 def _look(url: str | None, key_env: str | None) -> tuple[ServerInfo, str | None]:
-    """What is served there, and the name of the variable with the key, None if there is no key."""
+    """Return the server's model, and the name of the variable with its key, None without a key."""
     import asyncio
 
     from openclaw_rl.clients import connect as connecting
@@ -39,8 +39,8 @@ def _look(url: str | None, key_env: str | None) -> tuple[ServerInfo, str | None]
     key = environment(key_env or KEY)
     if key_env and key is None:
         raise ConfigError(f"the environment variable {key_env} is not set", remedy="export it, or name another")
-    found = asyncio.run(connecting.read_server(url or _default_url(), key))
-    return found, (key_env or KEY) if key else None
+    server = asyncio.run(connecting.read_server(url or _default_url(), key))
+    return server, (key_env or KEY) if key else None
 
 
 def _default_url() -> str:
@@ -60,7 +60,7 @@ def _default_url() -> str:
     help="OpenClaw's settings [default: OPENCLAW_CONFIG_PATH, else ~/.openclaw/openclaw.json].",
 )
 @click.option("--lean", is_flag=True, help="Also shrink the prompt to about 3,000 tokens, for small models.")
-@click.option("--plugin", is_flag=True, help="Also allow the OpenClaw-RL plugin to see which run a call belongs to.")
+@click.option("--plugin", is_flag=True, help="Also allow the OpenClaw-RL plugin to read the run id of each call.")
 @click.option("--max-tokens", metavar="N", type=click.IntRange(min=1), help="Most tokens of one reply.")
 @_server
 def openclaw(
@@ -73,14 +73,14 @@ def openclaw(
     plugin: bool,
     max_tokens: int | None,
 ) -> None:
-    """The provider entry for OpenClaw.
+    """Print or write the provider entry for OpenClaw.
 
-    Address, model, limits, sessions, work beside the talk.
+    It sets the address, model, limits, sessions, and calls beside the conversation.
     """
     from openclaw_rl.clients import connect as connecting
 
-    found, key_name = _look(url, key_env)
-    settings = connecting.openclaw(found, key_env=key_name, lean=lean, plugin=plugin, max_tokens=max_tokens)
+    server, key_name = _look(url, key_env)
+    settings = connecting.openclaw(server, key_env=key_name, lean=lean, plugin=plugin, max_tokens=max_tokens)
     if not writes:
         click.echo(connecting.to_json(settings))
         click.secho("merge this into openclaw.json, or run it again with --write", fg="yellow", err=True)
@@ -88,16 +88,16 @@ def openclaw(
         return
     path = file or _openclaw_file()
     backup = connecting.write(path, settings)
-    click.echo(f"{path} talks to {found.model} at {found.url}" + (f"; as it was: {backup}" if backup else ""))
+    click.echo(f"{path} talks to {server.model} at {server.url}" + (f"; as it was: {backup}" if backup else ""))
     click.secho(connecting.OUTRIGHT, fg="yellow", err=True)
 
 
 def _openclaw_file() -> Path:
     from openclaw_rl.config import environment
 
-    said, state = environment("OPENCLAW_CONFIG_PATH"), environment("OPENCLAW_STATE_DIR")
-    if said:
-        return Path(said).expanduser()
+    config_file, state = environment("OPENCLAW_CONFIG_PATH"), environment("OPENCLAW_STATE_DIR")
+    if config_file:
+        return Path(config_file).expanduser()
     return (Path(state).expanduser() if state else Path.home() / ".openclaw") / "openclaw.json"
 
 
@@ -107,10 +107,10 @@ def _simple(name: str, help_text: str) -> None:
     def one(url: str | None, key_env: str | None) -> None:
         from openclaw_rl.clients import connect as connecting
 
-        found, key_name = _look(url, key_env)
-        made = connecting.recipe(name, found, key_env=key_name)
-        click.secho(f"# {made.where}:", fg="yellow", err=True)
-        click.echo(made.text)
+        server, key_name = _look(url, key_env)
+        recipe = connecting.recipe(name, server, key_env=key_name)
+        click.secho(f"# {recipe.where}:", fg="yellow", err=True)
+        click.echo(recipe.text)
         click.secho(f"# {connecting.OUTRIGHT}", fg="yellow", err=True)
 
 
@@ -121,18 +121,18 @@ _simple("openai", "The environment for the OpenAI SDKs and all that read it.")
 _simple("ollama", "The environment for clients of Ollama.")
 
 
-# The command for the page in the browser.
+# The page command.
 
 
 @command()
 @click.option("--host", metavar="HOST", help="Address to listen on [default: serve.host].")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port [default: page.port, or the one after serve.port].")
-@click.option("--url", metavar="URL", help="The server's address up to /v1 [default: where the run listens].")
+@click.option("--url", metavar="URL", help="The server's address up to /v1 [default: the run's].")
 @sources
 def page(resolved: Resolved, host: str | None, port: int | None, url: str | None) -> None:
-    """See it learn, and steer it, in a browser.
+    """Watch and control training in a browser.
 
-    'up' starts the page too. It reads the run's ledger and acts by the API, so it may be ended and begun at any time.
+    'up' starts the page too. It reads the run's ledger and acts through the API; stop and start it at any time.
     """
     import asyncio
 

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from openclaw_rl.tasks.preferences import Preference
 
 
-# The demo in a terminal: the correction, the next reply, the rehearsal as it goes; plain lines in a pipe.
+# Terminal output for the demo: the correction, the next reply, prompt distillation as it runs; plain lines in a pipe.
 
 _SHOWN = 3
 
 
 class Live:
-    """A `DemoView` in the terminal: lines that stay, and under them one line that is written over and over."""
+    """A `DemoView` in the terminal: permanent lines, and below them one line that is overwritten."""
 
     def __init__(self) -> None:
         self._alive = sys.stdout.isatty()
@@ -43,7 +43,7 @@ class Live:
 
     def turn(self, turn: SimulatedTurn) -> None:
         mark = click.style("preference met", fg="green") if turn.met else click.style("not yet", fg="yellow")
-        if turn.message != self._said:  # within a session a turn begins with what was said of the reply before
+        if turn.message != self._said:  # within a session a turn starts with the feedback on the previous reply
             self._print(f"      {turn.user}: {_cut(turn.message, 12)}")
         self._print(f"      v{turn.version}: {_cut(turn.reply, 38)}  ({_size(turn.reply)}, {mark})")
         self._print(f"      {turn.user}: {_cut(turn.response, 12)}")
@@ -90,19 +90,19 @@ class Live:
             click.echo(self._status[: shutil.get_terminal_size().columns - 1], nl=False)
 
     def done(self) -> None:
-        """Leave the terminal as it was."""
+        """Clear the status line."""
         self._wipe()
         self._status = ""
 
 
 def _rehearsed(progress: Progress) -> str:
-    left = "" if progress.seconds_left is None else f", at most about {progress.seconds_left:.0f} s more"
-    seen = ""
+    remaining = "" if progress.seconds_left is None else f", at most about {progress.seconds_left:.0f} s more"
+    result = ""
     if progress.met is not None:
-        seen = f", {progress.met[0]} of {progress.met[1]} replies without the note do it"
+        result = f", {progress.met[0]} of {progress.met[1]} replies without the note do it"
     elif progress.kl:
-        seen = f", {progress.kl[-1]:.2f} nats a token from the policy with the note"
-    return f"rehearsal step {progress.step} of at most {progress.of}{seen}{left}"
+        result = f", {progress.kl[-1]:.2f} nats a token from the policy with the note"
+    return f"rehearsal step {progress.step} of at most {progress.of}{result}{remaining}"
 
 
 def _size(text: str) -> str:
@@ -113,14 +113,14 @@ def _size(text: str) -> str:
 
 
 def _cut(text: str, taken: int) -> str:
-    """A text on one line of the terminal that has ``taken`` columns for other things."""
+    """Return a text on one line of the terminal, with ``taken`` columns for other content."""
     room = max(30, shutil.get_terminal_size((120, 40)).columns - taken)
     flat = " ".join(text.split())
     return flat if len(flat) <= room else f"{flat[: room - 1]}…"
 
 
 def print_report(report: DemoReport) -> None:
-    """Before and after side by side, and the figures."""
+    """Print before and after side by side, and the figures."""
     wide = max(30, (shutil.get_terminal_size((120, 40)).columns - 4) // 2)
     click.secho("\nThe same held-out prompts, before and after; no note is in them\n", bold=True)
     for task, old, _noted, new in report.answers[:_SHOWN]:
@@ -135,11 +135,11 @@ def print_report(report: DemoReport) -> None:
 
 
 def _print_road(report: DemoReport) -> None:
-    """What became of the correction."""
+    """Print the correction's history."""
     if report.note is None or report.end is None:
         click.secho(
-            f"no correction was heard as a rule in {len(report.turns)} turns: nothing was noted, nothing learned."
-            " 'openclaw-rl why TURN' says how each was read",
+            f"no correction was read as a rule in {len(report.turns)} turns: nothing was noted, nothing learned."
+            " 'openclaw-rl why TURN' shows the reading of each",
             fg="red",
         )
         return
@@ -157,10 +157,10 @@ def _print_rates(report: DemoReport) -> None:
     click.secho(f"{report.plan.preference.name}: {report.plan.preference.description}", bold=True)
     click.echo(f"{f'{report.before.count} held-out prompts':24}{'before':>12}{'with the note':>15}{'after':>12}")
     rows = (
-        ("preference rate", [f"{one.rate:.0%}" for one in measured]),
-        ("relevance", [f"{one.relevance:.0%}" for one in measured]),
-        ("mean words", [f"{one.words:.1f}" for one in measured]),
-        ("degenerate replies", [f"{one.degenerate}" for one in measured]),
+        ("preference rate", [f"{score.rate:.0%}" for score in measured]),
+        ("relevance", [f"{score.relevance:.0%}" for score in measured]),
+        ("mean words", [f"{score.words:.1f}" for score in measured]),
+        ("degenerate replies", [f"{score.degenerate}" for score in measured]),
     )
     for name, (before, noted, after) in rows:
         click.echo(f"{name:24}{before:>12}{noted:>15}{after:>12}")
@@ -170,32 +170,36 @@ def _print_rates(report: DemoReport) -> None:
 def _columns(left: str, right: str, wide: int) -> None:
     rows = [textwrap.wrap(" ".join(text.split()), wide)[:8] or ["(nothing)"] for text in (left, right)]
     for at in range(max(map(len, rows))):
-        one, other = (lines[at] if at < len(lines) else "" for lines in rows)
-        click.echo(f"{one:<{wide}}  | {other}")
+        old_line, new_line = (lines[at] if at < len(lines) else "" for lines in rows)
+        click.echo(f"{old_line:<{wide}}  | {new_line}")
     click.echo()
 
 
 FILE = click.Path(dir_okay=False, path_type=Path)
 FOLDER = click.Path(file_okay=False, path_type=Path)
 SETS = click.option("--set", "sets", multiple=True, metavar="A.B=C", help="Set one setting; may be repeated.")
-PRESET = click.option("--preset", default="cpu-demo", show_default=True, metavar="NAME", help="Settings to begin with.")
+PRESET = click.option("--preset", default="cpu-demo", show_default=True, metavar="NAME", help="Preset for the run.")
 VOICE = click.option(
-    "--voice", metavar="FILE", help="Users talk so: 'unseen', a .toml of phrases, a .jsonl of data/voices."
+    "--voice", metavar="FILE", help="Persona of the users: 'unseen', a .toml with phrases, a .jsonl from data/voices."
 )
 
 
 @click.command()
-@click.option("--user", "name", default="short", show_default=True, metavar="PREFERENCE", help="Who talks.")
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Settles prompts and sampling.")
+@click.option("--user", "name", default="short", show_default=True, metavar="PREFERENCE", help="The simulated user.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Seed for prompts and sampling.")
 @click.option("--probes", default=60, show_default=True, type=click.IntRange(1, 150), help="Held-out prompts.")
 @click.option(
-    "--sessions", default=8, show_default=True, type=click.IntRange(1, 1000), help="Most talks until a note is made."
+    "--sessions",
+    default=8,
+    show_default=True,
+    type=click.IntRange(1, 1000),
+    help="Most sessions before a note is made.",
 )
-@click.option("--rounds", default=2, show_default=True, type=click.IntRange(1, 8), help="Complaints a session at most.")
+@click.option("--rounds", default=2, show_default=True, type=click.IntRange(1, 8), help="Most complaints in a session.")
 @VOICE
 @click.option("--json", "json_file", type=FILE, help="Also write the figures to this file.")
-@click.option("--dir", "directory", type=FOLDER, help="Where the run is kept [default: a new folder].")
-@click.option("--yes", is_flag=True, help="Go on with a run that is in --dir already.")
+@click.option("--dir", "directory", type=FOLDER, help="Run directory [default: a new folder].")
+@click.option("--yes", is_flag=True, help="Continue the run in --dir.")
 @PRESET
 @SETS
 def demo(
@@ -211,10 +215,10 @@ def demo(
     preset: str,
     sets: tuple[str, ...],
 ) -> None:
-    """See one correction obeyed at once, learned, and forgotten by the prompt.
+    """Show one correction followed at once, then learned without its note.
 
-    A simulated user with a preference talks to the real server over HTTP. What they say of a reply becomes a standing
-    note; while they are away it is rehearsed until the weights do it by themselves, and the note leaves the prompt.
+    A simulated user with a preference chats with the real server over HTTP. A complaint becomes a standing note; in
+    idle time prompt distillation trains it until the weights follow it without the note, which leaves the prompt.
 
     Users: short, list, one_sentence, student, long, praise, metric, closing.
     """
@@ -241,7 +245,7 @@ def demo(
 @click.command(hidden=True, context_settings={"ignore_unknown_options": True})
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
 def bench(words: tuple[str, ...]) -> None:
-    """Refuse the former command, with the place of the benchmark."""
+    """Refuse the former command, with the path of the benchmark."""
     script = "prompted" if words[:1] in (("prompted",), ("told",)) else "personal"
     raise ConfigError(
         "the benchmark is no command of the package any more",
@@ -260,8 +264,8 @@ def _preference(name: str) -> Preference:
 def demo_config(preset: str, sets: tuple[str, ...], directory: Path, *, seed: int) -> Config:
     from openclaw_rl.config import load
 
-    own = (f"run.dir={directory}", f"run.seed={seed}", "serve.port=0", "run.log_level=warning")
-    resolved = load(preset=preset, sets=(*own, *sets))
+    base = (f"run.dir={directory}", f"run.seed={seed}", "serve.port=0", "run.log_level=warning")
+    resolved = load(preset=preset, sets=(*base, *sets))
     for note in resolved.notes:
         click.secho(f"note: {note}", fg="yellow", err=True)
     return resolved.config
@@ -282,7 +286,7 @@ def _may_go_on(directory: Path, *, yes: bool) -> None:
 
 
 def _keep(report: DemoReport, json_file: Path | None) -> None:
-    """Write the chart and the figures, and print where they are and how to undo what was learned."""
+    """Write the chart and the figures, and print their paths and the command that undoes the training."""
     from openclaw_rl.experiments.demo import FORMER
     from openclaw_rl.experiments.results import write
 

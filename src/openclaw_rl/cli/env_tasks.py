@@ -1,4 +1,4 @@
-"""The tasks of environments: what there is, whether it is sound, and how well a model does."""
+"""Commands for environments' tasks: list them, audit them, and measure a model on them."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @command(name="list")
-@click.option("--tasks", is_flag=True, help="Name every task, not only the rungs.")
+@click.option("--tasks", is_flag=True, help="List every task, not only the levels.")
 @click.option("--task", metavar="ID", help="Show one task: its first prompt and its gold solution.")
 @as_json
 @settings(*ENV)
 def list_tasks(resolved: Resolved, tasks: bool, task: str | None, json_out: bool) -> None:
-    """Show the rungs and tasks of --env."""
+    """Show the levels and tasks of --env."""
     import asyncio
 
     config = resolved.config
@@ -41,12 +41,12 @@ def list_tasks(resolved: Resolved, tasks: bool, task: str | None, json_out: bool
         for reply in view["gold"]:
             click.secho(f"\n{reply}", fg="green")
     else:
-        for rung, one in view["rungs"].items():
-            train, held = len(one["train"]), len(one["held_out"])
-            click.echo(f"  {rung:<20} {train:>5} train, {held:>5} held out, {one['audited']} audited")
+        for rung, row in view["rungs"].items():
+            train, held_out = len(row["train"]), len(row["held_out"])
+            click.echo(f"  {rung:<20} {train:>5} train, {held_out:>5} held out, {row['audited']} audited")
             if tasks:
-                for each in (*one["train"], *one["held_out"]):
-                    click.echo(f"    {each}{'' if each in one['train'] else '  (held out)'}")
+                for name in (*row["train"], *row["held_out"]):
+                    click.echo(f"    {name}{'' if name in row['train'] else '  (held out)'}")
 
 
 def _listed(config: Config) -> dict[str, Any]:
@@ -83,15 +83,15 @@ async def _shown(config: Config, task: str) -> dict[str, Any]:
 
 
 @command()
-@click.option("--again", is_flag=True, help="Audit also what was audited before.")
-@click.option("--count", type=click.IntRange(1), help="Tasks of each level [default: all there are].")
+@click.option("--again", is_flag=True, help="Repeat earlier audits too.")
+@click.option("--count", type=click.IntRange(1), help="Tasks of each level [default: all].")
 @click.option("--level", "levels", multiple=True, metavar="NAME", help="Only this level; may be repeated.")
 @as_json
 @settings(*ENV)
 def audit(resolved: Resolved, again: bool, count: int | None, levels: tuple[str, ...], json_out: bool) -> None:
-    """Check tasks: gold scores 1, doing nothing does not.
+    """Check tasks: gold scores 1, no action does not.
 
-    What is found is kept in the run directory; a task that fails never trains. Ends with 1 where one fails.
+    Results are stored in the run directory; a task that fails never trains. Exits with 1 if a task fails.
     """
     import asyncio
 
@@ -106,24 +106,24 @@ def audit(resolved: Resolved, again: bool, count: int | None, levels: tuple[str,
         if audited % 20 == 0:
             click.echo(f"\r{audited} tasks, {time.monotonic() - began:.0f} s", nl=False, err=True)
 
-    found = asyncio.run(audit_all(resolved.config, again=again, done=done, count=count, levels=levels))
+    report = asyncio.run(audit_all(resolved.config, again=again, done=done, count=count, levels=levels))
     click.echo("\r", nl=False, err=True)
     if json_out:
-        print_json(found)
+        print_json(report)
     else:
         click.echo(
-            f"{found['env']}: {found['admitted']} of {found['tasks'] + found['held_out']} tasks admitted "
-            f"({found['tasks']} train, {found['held_out']} held out), {time.monotonic() - began:.0f} s"
+            f"{report['env']}: {report['admitted']} of {report['tasks'] + report['held_out']} tasks admitted "
+            f"({report['tasks']} train, {report['held_out']} held out), {time.monotonic() - began:.0f} s"
         )
-        if found["without_gold"]:
-            click.echo(f"  {found['without_gold']} have no gold solution: only doing nothing was tried")
-        for why, left_out in _by_reason(found["excluded"]).items():
+        if report["without_gold"]:
+            click.echo(f"  {report['without_gold']} have no gold solution: only an episode without actions was tried")
+        for why, left_out in _by_reason(report["excluded"]).items():
             click.echo(f"  {len(left_out)} pages give no task: {why} ({', '.join(left_out)})")
-        for task, why in found["refused"].items():
+        for task, why in report["refused"].items():
             click.secho(f"  {task}: {why}", fg="red")
-        for mine, other in found["near_duplicates"]:
-            click.secho(f"  {mine} is held out, and nearly the same as {other}, which trains", fg="yellow")
-    if found["refused"]:
+        for first, second in report["near_duplicates"]:
+            click.secho(f"  {first} is held out, and nearly the same as {second}, which trains", fg="yellow")
+    if report["refused"]:
         raise click.exceptions.Exit(1)
 
 
@@ -139,12 +139,12 @@ def _by_reason(excluded: dict[str, str]) -> dict[str, list[str]]:
     "--model-path",
     default="live",
     show_default=True,
-    help="As of 'openclaw-rl eval': a version's number, 'live', 'embedded', weights, or a server's http://HOST/v1.",
+    help="As for 'openclaw-rl eval': a version's number, 'live', 'embedded', weights, or a server's http://HOST/v1.",
 )
 @click.option(
-    "--split", type=click.Choice(["held-out", "train"]), default="held-out", show_default=True, help="Which tasks."
+    "--split", type=click.Choice(["held-out", "train"]), default="held-out", show_default=True, help="Tasks to play."
 )
-@click.option("--count", type=click.IntRange(1), help="Tasks of each rung [default: all there are].")
+@click.option("--count", type=click.IntRange(1), help="Tasks of each level [default: all].")
 @click.option("--seeds", type=click.IntRange(1, 100), default=1, show_default=True, help="Times each task is played.")
 @click.option(
     "--temperature",
@@ -153,7 +153,7 @@ def _by_reason(excluded: dict[str, str]) -> dict[str, list[str]]:
     default=(0.0, 1.0),
     show_default=True,
     type=click.FloatRange(0, 2),
-    help="0 is greedy, 1 as a policy trains; may be repeated.",
+    help="0 is greedy, 1 as in training; may be repeated.",
 )
 @click.option("--tokens", default=96, show_default=True, type=click.IntRange(1), help="Most tokens of a reply.")
 @click.option("--api-key-env", metavar="NAME", help="Environment variable with the server's key.")
@@ -170,10 +170,10 @@ def evaluate(
     api_key_env: str | None,
     json_file: Path | None,
 ) -> None:
-    """Measure success by rung; nothing is trained.
+    """Measure success by level; nothing is trained.
 
-    Rates are greedy and at temperature 1, side by side, with 95 % intervals. The tasks are those that never train,
-    unless --split says otherwise.
+    Rates are greedy and at temperature 1, side by side, with 95 % intervals. The tasks are held-out ones,
+    unless --split selects others.
     """
     import asyncio
 
@@ -184,16 +184,16 @@ def evaluate(
     began = time.monotonic()
     samplings = [Sampling(temperature=temperature, max_tokens=tokens) for temperature in dict.fromkeys(temperatures)]
     played = asyncio.run(_evaluated(resolved.config, model_path, split, count, seeds, samplings, api_key_env))
-    found = {temperature: suites.by_rung(at) for temperature, at in played.items()}
+    figures = {temperature: suites.by_rung(at) for temperature, at in played.items()}
     click.echo(f"\r{resolved.config.env.type}, {split}, {model_path}, {time.monotonic() - began:.0f} s")
-    for line in suites.lines(found):
+    for line in suites.lines(figures):
         click.echo(line)
-    for why in sorted({each.error for at in played.values() for each in at if each.error})[:5]:
+    for why in sorted({episode.error for at in played.values() for episode in at if episode.error})[:5]:
         click.secho(f"  failed: {' '.join(why.split())}", fg="red")
     if json_file is not None:
         view: dict[str, Any] = {"env": resolved.config.env.type, "model": model_path, "split": split}
-        view["temperatures"] = {f"{temperature:g}": rates for temperature, rates in found.items()}
-        view["episodes"] = [asdict(each) | {"temperature": at} for at, plays in played.items() for each in plays]
+        view["temperatures"] = {f"{temperature:g}": rates for temperature, rates in figures.items()}
+        view["episodes"] = [asdict(episode) | {"temperature": at} for at, plays in played.items() for episode in plays]
         json_file.write_text(json.dumps(view, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
@@ -206,7 +206,7 @@ async def _evaluated(
     samplings: Sequence[Sampling],
     key_env: str | None,
 ) -> dict[float, list[PlayedTask]]:
-    """The episodes at each temperature, in this order."""
+    """Play the episodes at each temperature, in this order."""
     from openclaw_rl.app.environments import build_env
     from openclaw_rl.evals import models, suites
 
@@ -218,14 +218,14 @@ async def _evaluated(
     def done(played: suites.PlayedTask) -> None:
         nonlocal solved, over
         solved, over = solved + played.solved, over + 1
-        whole = len(tasks) * seeds * len(samplings)
-        click.echo(f"\r{over} of {whole} episodes, {solved} solved", nl=False, err=True)
+        total = len(tasks) * seeds * len(samplings)
+        click.echo(f"\r{over} of {total} episodes, {solved} solved", nl=False, err=True)
 
     def make_env() -> Env:
         return build_env(config)
 
     async with models.open_model(config, name, key_env=key_env) as model:
-        found = {
+        episodes = {
             sampling.temperature: await suites.play_tasks(
                 model,
                 make_env,
@@ -239,21 +239,21 @@ async def _evaluated(
             for sampling in samplings
         }
     click.echo(err=True)
-    return found
+    return episodes
 
 
 @command(name="run")
-@click.option("--url", help="The server's http://HOST/v1 [default: the one of this run directory].")
+@click.option("--url", help="The server's http://HOST/v1 [default: this run directory's].")
 @click.option("--api-key-env", metavar="NAME", help="Environment variable with an environment's key (env:NAME).")
-@click.option("--rounds", type=click.IntRange(1), default=1, show_default=True, help="Times every task is played.")
-@click.option("--task", "tasks", multiple=True, metavar="ID", help="Play this one; may be repeated [default: all].")
+@click.option("--rounds", type=click.IntRange(1), default=1, show_default=True, help="Rounds over all tasks.")
+@click.option("--task", "tasks", multiple=True, metavar="ID", help="Task to play; may be repeated [default: all].")
 @settings("train.rollout", "train.num_rollouts_per_prompt", *ENV)
 def run_tasks(
     resolved: Resolved, url: str | None, api_key_env: str | None, rounds: int, tasks: tuple[str, ...]
 ) -> None:
-    """Play tasks through a running server; outcomes are paid and train.
+    """Play tasks through a running server; their rewards train.
 
-    Tasks that are held out are refused.
+    Held-out tasks are refused.
     """
     import asyncio
 
@@ -280,14 +280,14 @@ def run_tasks(
     asyncio.run(play_rounds(resolved.config, url=place, key=key, rounds=rounds, tasks=tasks or None, report=report))
     rungs = {rung_of(episode.task): None for episode in over}
     for rung in rungs:
-        click.echo(_solved(f"  {rung:<22} ", [one for one in over if rung_of(one.task) == rung]))
+        click.echo(_solved(f"  {rung:<22} ", [play for play in over if rung_of(play.task) == rung]))
     click.echo(_solved("", over))
 
 
 def _solved(name: str, episodes: Sequence[Episode]) -> str:
     counted = [episode for episode in episodes if episode.error is None]
     failed = len(episodes) - len(counted)
-    return f"{name}{sum(one.reward == 1.0 for one in counted)} of {len(counted)} solved" + (
+    return f"{name}{sum(play.reward == 1.0 for play in counted)} of {len(counted)} solved" + (
         f", {failed} failed" if failed else ""
     )
 

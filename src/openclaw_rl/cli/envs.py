@@ -1,4 +1,4 @@
-"""Environments: a pool of them for other machines, and how the pools are."""
+"""Environment commands: serve a pool to other machines, and show pools' states."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 PORT = 30100
 _DECISIONS = 20
-"""newest decisions of the gate that are searched for held-out tasks"""
+"""newest gate decisions searched for held-out tasks"""
 
 
 @click.group()
@@ -38,7 +38,7 @@ def serve(resolved: Resolved, host: str, port: int, key_env: str | None) -> None
     """Run the environments of --env here, for players elsewhere.
 
     The players name this address: --set 'env.workers=["http://HOST:PORT"]'. Put a proxy with TLS between networks.
-    What happens to leases and tasks is kept in the run directory.
+    Lease and task events are logged in the run directory.
     """
     import asyncio
 
@@ -61,7 +61,7 @@ def _say(url: str) -> None:
 @as_json
 @sources
 def status(resolved: Resolved, urls: Sequence[str], json_out: bool) -> None:
-    """Show the leases of the workers, or of the run in this directory."""
+    """Show the leases on the workers, or in this directory's run."""
     import asyncio
 
     from openclaw_rl.app.environments import workers_key
@@ -71,20 +71,22 @@ def status(resolved: Resolved, urls: Sequence[str], json_out: bool) -> None:
     addresses = urls or config.env.workers
     if addresses:
         key = workers_key(config)
-        found = {url: asyncio.run(worker_status(url, key=key)) for url in addresses}
+        results = {url: asyncio.run(worker_status(url, key=key)) for url in addresses}
     else:
-        found = _of_run(resolved, config)
+        results = _of_run(resolved, config)
     if json_out:
-        print_json(found)
+        print_json(results)
         return
-    for place, one in found.items():
-        click.echo(f"{place}: {_line(one)}")
-        if held_out := one.get("held_out"):
+    for place, worker in results.items():
+        click.echo(f"{place}: {_line(worker)}")
+        if held_out := worker.get("held_out"):
             solved, of, version = held_out["solved"], held_out["of"], held_out["version"]
             click.echo(f"  greedily {solved / of:.0%} of {of} held-out tasks, version {version}; as sampled:")
-        for rung, found in one.get("success", {}).items():
-            share = found["solved"] / max(found["of"], 1)
-            click.echo(f"  {rung:<22} {share:>4.0%} of the last {found['of']} solved, {found['groups']} groups in all")
+        for rung, results in worker.get("success", {}).items():
+            share = results["solved"] / max(results["of"], 1)
+            click.echo(
+                f"  {rung:<22} {share:>4.0%} of the last {results['of']} solved, {results['groups']} groups in all"
+            )
 
 
 def _of_run(resolved: Resolved, config: Config) -> dict[str, Any]:
@@ -97,10 +99,10 @@ def _of_run(resolved: Resolved, config: Config) -> dict[str, Any]:
     if row is None:
         return {str(config.run.dir): {"error": "no environment has run in this run"}}
     detail = row.detail
-    told = {name: detail[name] for name in ("played", "success") if name in detail}
+    reported = {name: detail[name] for name in ("played", "success") if name in detail}
     if newest:
-        told["held_out"] = asdict(newest[-1])
-    return {str(config.run.dir): {"state": row.state, **told, **detail.get("pool", {})}}
+        reported["held_out"] = asdict(newest[-1])
+    return {str(config.run.dir): {"state": row.state, **reported, **detail.get("pool", {})}}
 
 
 def _line(one: Mapping[str, Any]) -> str:
@@ -113,19 +115,19 @@ def _line(one: Mapping[str, Any]) -> str:
     return f"{state}{one['leased']} of {one['capacity']} leased" + (f" ({counts})" if counts else "")
 
 
-# Instances for the SWE environment, made of a package's releases.
+# Instances for the SWE environment, made from a package's releases.
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 
 
 @command(name="make-swe")
-@click.option("--package", required=True, metavar="NAME", help="A package of PyPI whose source archives hold tests.")
+@click.option("--package", required=True, metavar="NAME", help="A package on PyPI whose source archives contain tests.")
 @click.option("--pairs", is_flag=True, help="Releases with the tests of the next one.")
-@click.option("--mutants", is_flag=True, help="A release with one place of its code changed.")
+@click.option("--mutants", is_flag=True, help="A release with one change in its code.")
 @click.option("--count", type=click.IntRange(1), default=8, show_default=True, help="Steps back, or mutants.")
-@click.option("--version", "release", metavar="VERSION", help="Release that is mutated [default: the last].")
+@click.option("--version", "release", metavar="VERSION", help="Release to mutate [default: the last].")
 @click.option("--with", "packages", multiple=True, metavar="NAME", help="A package its tests need; may be repeated.")
-@click.option("--to", "folder", type=_FOLDER, help="Folder of the instances [env.swe_bench_path, else ./swe-bench].")
+@click.option("--to", "folder", type=_FOLDER, help="Folder for the instances [env.swe_bench_path, else ./swe-bench].")
 @sources
 def make_swe(
     resolved: Resolved,
@@ -137,10 +139,10 @@ def make_swe(
     packages: tuple[str, ...],
     folder: Path | None,
 ) -> None:
-    """Make instances for swe of a package's releases.
+    """Make instances for swe from a package's releases.
 
-    Kept are those with 1 to 15 failing tests, 50 or more that pass, and a suite under 20 seconds. The folder is what
-    SWE_BENCH_PATH names; instances that are there already stay.
+    Selects those with 1 to 15 failing tests, 50 or more that pass, and a suite under 20 seconds. SWE_BENCH_PATH names
+    the folder; existing instances stay.
     """
     import asyncio
 
@@ -160,26 +162,28 @@ def make_swe(
         if pairs
         else maker.mutants(count=count, version=release, seed=config.run.seed, report=_report_instance)
     )
-    found = asyncio.run(making)
-    click.echo(f"{len(found)} instances in {maker.file}" if found else "no instance was made; nothing was written")
-    kept = cache_dir() / "swe"
-    if kept.is_dir():
-        click.echo(f"virtual environments of their tests in {kept}; 'openclaw-rl envs clear' removes them")
+    instances = asyncio.run(making)
+    click.echo(
+        f"{len(instances)} instances in {maker.file}" if instances else "no instance was made; nothing was written"
+    )
+    cached = cache_dir() / "swe"
+    if cached.is_dir():
+        click.echo(f"virtual environments of their tests in {cached}; 'openclaw-rl envs clear' removes them")
 
 
 @command()
 def clear() -> None:
-    """Remove what environments keep on this machine.
+    """Remove environments' files from this machine.
 
-    These are the virtual environments of repositories' tests and the copies of pytest, which are made again when they
-    are needed, and folders and control groups that killed processes left. Stop what plays in environments first.
+    These are virtual environments for repositories' tests and copies of pytest, which are made again when they
+    are needed, and folders and control groups left by killed processes. Stop all players first.
     """
     from openclaw_rl.config import cache_dir
     from openclaw_rl.envs.leftovers import clear as clear_leftovers
 
     removed = clear_leftovers(cache_dir())
-    for each in removed:
-        click.echo(f"removed {each.folder} ({each.size / 1e6:.0f} MB)")
+    for leftover in removed:
+        click.echo(f"removed {leftover.folder} ({leftover.size / 1e6:.0f} MB)")
     if not removed:
         click.echo(f"nothing to remove in {cache_dir()}")
 

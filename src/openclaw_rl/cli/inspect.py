@@ -1,4 +1,4 @@
-"""Commands that look and change nothing."""
+"""Read-only commands."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ def _shower(noun: str, kind: type, help_text: str) -> None:
 
 _shower("turn", str, "A turn: its reply, next state, verdict and training.")
 _shower("step", int, "The turns a step used, its metrics, the version it made.")
-_shower("version", int, "Where a version comes from and what happened to it.")
+_shower("version", int, "A version's origin and its history.")
 
 
 @show.command(name="session", cls=SettingsCommand)
 @click.argument("name", metavar="ID")
-@click.option("--user", help="Whose session, where several users have one of this name.")
+@click.option("--user", help="The session's user, if several users have one with this name.")
 @as_json
 @sources
 def show_session(resolved: Resolved, name: str, user: str | None, json_out: bool) -> None:
-    """The turns of a session, in order."""
+    """Show a session's turns in order."""
     from openclaw_rl.cli.output import print_view
     from openclaw_rl.views import status as views
 
@@ -70,16 +70,16 @@ def show_session(resolved: Resolved, name: str, user: str | None, json_out: bool
 @as_json
 @settings(*LOOPS)
 def doctor(resolved: Resolved, json_out: bool) -> None:
-    """Check this machine and this run; name the remedies."""
+    """Check this machine and this run; suggest remedies."""
     from openclaw_rl.app.doctor import examine
 
-    found = examine(resolved.config)
+    findings = examine(resolved.config)
     if json_out:
-        print_json([{"check": f.check, "state": f.state, "detail": f.detail, "remedy": f.remedy} for f in found])
+        print_json([{"check": f.check, "state": f.state, "detail": f.detail, "remedy": f.remedy} for f in findings])
     else:
         colours = {"ok": "green", "warning": "yellow", "trouble": "red"}
-        for finding in found:
+        for finding in findings:
             click.secho(f"{finding.state:>8}", fg=colours[finding.state], nl=False)
             click.echo(f"  {finding.check}: {finding.detail}" + (f"; {finding.remedy}" if finding.remedy else ""))
-    if any(finding.state == "trouble" for finding in found):
+    if any(finding.state == "trouble" for finding in findings):
         raise click.exceptions.Exit(1)

@@ -18,7 +18,7 @@ _SHOWN_BAD = 20
 
 @command(name="eval")
 @click.argument("file", type=click.Path(exists=True, path_type=Path))
-@click.option("--judge", "name", metavar="NAME", help="rules, auto, llm, behaviour, or a file.py of your own.")
+@click.option("--judge", "name", metavar="NAME", help="rules, auto, llm, behaviour, or your own file.py.")
 @click.option(
     "--by",
     type=click.Choice(["kind", "channel", "language", "tag", "voice"]),
@@ -41,24 +41,24 @@ def evaluate(resolved: Resolved, file: Path, name: str | None, by: tuple[str, ..
         if done % 100 == 0:
             click.echo(f"{done} rows", err=True)
 
-    found = asyncio.run(evaluate_judge(resolved.config, file, judge=name, progress=progress))
-    for row in found["skipped"][:_SHOWN_BAD]:
+    report = asyncio.run(evaluate_judge(resolved.config, file, judge=name, progress=progress))
+    for row in report["skipped"][:_SHOWN_BAD]:
         click.secho(f"skipped {row['where']}: {row['why']}", fg="yellow", err=True)
-    if len(found["skipped"]) > _SHOWN_BAD:
-        click.secho(f"skipped {len(found['skipped']) - _SHOWN_BAD} more", fg="yellow", err=True)
-    for why, count in found["failures"].items():
+    if len(report["skipped"]) > _SHOWN_BAD:
+        click.secho(f"skipped {len(report['skipped']) - _SHOWN_BAD} more", fg="yellow", err=True)
+    for why, count in report["failures"].items():
         click.secho(f"failed on {count} rows: {why}", fg="red", err=True)
     if json_out:
-        print_json(found)
+        print_json(report)
     else:
-        for line in report_lines(found, by):
+        for line in report_lines(report, by):
             click.echo(line)
-    if found["failed"] == found["rows"]:
+    if report["failed"] == report["rows"]:
         raise click.exceptions.Exit(1)
 
 
 def report_lines(found: Mapping[str, Any], by: tuple[str, ...]) -> list[str]:
-    """The figures as tables in Markdown; rates are in percent, with their 95 % intervals."""
+    """Return the figures as tables in Markdown; rates are in percent, with their 95 % intervals."""
     classified = f" with the classifier for {found['classifier']}" if found["classifier"] else ""
     took = f"{found['seconds_per_row'] * 1000:.1f} ms a row"
     lines = [f"judge {found['judge']}{classified}, {found['rows']} rows, {took}", ""]
@@ -80,36 +80,37 @@ def _table(title: str, groups: Mapping[str, Any]) -> list[str]:
         "rules with key",
         "unwanted rules",
     ]
-    return [*_head(heads), *(_line(name, one) for name, one in groups.items())]
+    return [*_head(heads), *(_line(name, group) for name, group in groups.items())]
 
 
 def _standing_line(one: Mapping[str, Any]) -> str:
-    """What would be put into later prompts at once."""
-    false, kept = one["false_standing"], one["standing"]
+    """Return the rate of rules that would enter later prompts at once."""
+    false, standing = one["false_standing"], one["standing"]
     share = "none" if false["rate"] is None else f"{100 * false['rate']:.1f} false in 100 messages"
-    return f"standing notes: {share} ({_rate(false)}), rules that stand {_rate(kept)}"
+    return f"standing notes: {share} ({_rate(false)}), rules that stand {_rate(standing)}"
 
 
 def _line(name: str, one: Mapping[str, Any]) -> str:
-    rates = [one[said][what] for said in ("bad", "good") for what in ("precision", "recall")]
+    rates = [one[score][figure] for score in ("bad", "good") for figure in ("precision", "recall")]
     cells = [name, str(one["rows"]), *map(_rate, (*rates, one["rules"], one["unwanted"]))]
     return f"| {' | '.join(cells)} |"
 
 
 def _rate(one: Mapping[str, Any]) -> str:
-    """``66 (60-72), 12 of 18``; a dash where there is nothing to share."""
+    """Return ``66 (60-72), 12 of 18``; a dash without a rate."""
     if one["rate"] is None:
         return "-"
     return f"{one['rate']:.0%} ({one['low']:.0%}-{one['high']:.0%}), {one['right']} of {one['of']}".replace("%", "")
 
 
 def _base_table(channels: Mapping[str, Any]) -> list[str]:
-    """What the scores would be worth in real talk, where most messages say nothing of the reply."""
+    """Return the scores' estimated precision in real conversations, where most messages have no opinion on the
+    reply."""
     lines = _head(["at base rate", "rows", "share in real talk", "precision", "recall"])
     for channel, row in channels.items():
         for name in ("complaints", "praise"):
-            one = row[name]
-            cells = [f"{channel} {name}", str(row["rows"]), f"{one['base']:.0%}", _precision(one), _of(one)]
+            figures = row[name]
+            cells = [f"{channel} {name}", str(row["rows"]), f"{figures['base']:.0%}", _precision(figures), _of(figures)]
             lines.append(f"| {' | '.join(cells)} |".replace("%", ""))
     return lines
 
@@ -129,7 +130,7 @@ def _kind_table(kinds: Mapping[str, Any]) -> list[str]:
     heads = ["kind", "rows", "judged -1", "judged +1", "silent", "given a rule", "hint with the key"]
     return [
         *_head(heads),
-        *(f"| {kind} | {' | '.join(str(one[name]) for name in names)} |" for kind, one in kinds.items()),
+        *(f"| {kind} | {' | '.join(str(row[name]) for name in names)} |" for kind, row in kinds.items()),
     ]
 
 
@@ -138,22 +139,22 @@ def _head(names: list[str]) -> list[str]:
 
 
 def fit_reader(resolved: Resolved, *, voices: Path | None, epochs: float, json_out: bool) -> None:
-    """Fit the reader's classifier to the base model, and show what it hears of people it was not fitted to."""
+    """Fit the feedback classifier to the base model, and print its accuracy on messages outside the fit."""
     from openclaw_rl.app import reader_fit
 
     def progress(text: str) -> None:
         click.echo(text, err=True)
 
-    found: Mapping[str, Any] = reader_fit.fit_reader(resolved.config, voices=voices, epochs=epochs, progress=progress)
+    result: Mapping[str, Any] = reader_fit.fit_reader(resolved.config, voices=voices, epochs=epochs, progress=progress)
     if json_out:
-        print_json(dict(found))
+        print_json(dict(result))
         return
-    click.echo(f"The reader of {found['base']} is in {found['folder']}; the next start uses it.\n")
+    click.echo(f"The reader of {result['base']} is in {result['folder']}; the next start uses it.\n")
     heads = ["languages", "messages", "-1 precision", "-1 recall", "+1 precision", "+1 recall"]
     for line in _head(heads):
         click.echo(line)
-    for group, row in found["groups"].items():
-        rates = [row[said][what] for said in ("bad", "good") for what in ("precision", "recall")]
-        shown = ["-" if rate is None else f"{rate:.0%}".removesuffix("%") for rate in rates]
-        click.echo(f"| {' | '.join([group, str(row['messages']), *shown])} |")
+    for group, row in result["groups"].items():
+        rates = [row[score][figure] for score in ("bad", "good") for figure in ("precision", "recall")]
+        cells = ["-" if rate is None else f"{rate:.0%}".removesuffix("%") for rate in rates]
+        click.echo(f"| {' | '.join([group, str(row['messages']), *cells])} |")
     click.echo("\nOn held-out voices, at thresholds set on them; a dash: silent there.")

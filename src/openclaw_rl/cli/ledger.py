@@ -1,4 +1,4 @@
-"""The command that copies a ledger from one store to another."""
+"""Commands for the ledger: copy it between stores, find and delete sessions, import and export conversations."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def ledger() -> None:
 @click.argument("target", metavar="TO")
 @as_json
 def copy(source: str, target: str, json_out: bool) -> None:
-    """Copy the ledger at FROM to TO, which has none yet.
+    """Copy the ledger at FROM to TO, which must have none.
 
     Each is a run directory, the path of a ledger's file, or postgresql://NAME@HOST:PORT/DATABASE (the password in
-    PGPASSWORD or ~/.pgpass). Every row keeps its number; both are read again and compared before anything is kept.
-    Versions stay where they lie: a run that moves takes its folder 'versions' along.
+    PGPASSWORD or ~/.pgpass). Every row keeps its number; both are read again and compared before the copy is kept.
+    Version files are not copied: to move a run, move its folder 'versions' too.
     """
     from openclaw_rl.store.copying import copy_ledger
 
@@ -45,7 +45,7 @@ def copy(source: str, target: str, json_out: bool) -> None:
 
 
 def _place(name: str) -> str | Path:
-    """A run directory means the ledger in it."""
+    """Return the ledger's place; for a run directory, the ledger in it."""
     from openclaw_rl.store import is_url
 
     if is_url(name):
@@ -54,29 +54,31 @@ def _place(name: str) -> str | Path:
     return path / "ledger.db" if path.is_dir() else path
 
 
-# The command for sessions: find them, and delete one with everything of it; with the server running or not.
+# Session commands: find sessions, or delete one completely; with or without a running server.
 
 ONLY = ("all", "good", "bad", "trained", "dropped")
 
 
 @command()
 @click.argument("words", nargs=-1)
-@click.option("--user", help="Only this user's [default: everybody's].")
-@click.option("--only", type=click.Choice(ONLY), default="all", show_default=True, help="Sessions with such turns.")
-@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="How many at most.")
+@click.option("--user", help="Only this user's sessions [default: all users'].")
+@click.option(
+    "--only", type=click.Choice(ONLY), default="all", show_default=True, help="Sessions with turns of this kind."
+)
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="Most sessions to show.")
 @as_json
 @sources
 def sessions(
     resolved: Resolved, words: tuple[str, ...], user: str | None, only: str, limit: int, json_out: bool
 ) -> None:
-    """Find sessions: the newest, or those that say WORDS.
+    """Find sessions: the newest, or those with WORDS.
 
-    Words are looked for as they are given, in the newest 3,000 turns.
+    WORDS are searched literally, in the newest 3,000 turns.
     """
     from openclaw_rl.views import browse
 
     with reader(resolved) as ledger:
-        found = browse.sessions(
+        matches = browse.sessions(
             ledger,
             user,
             limit=limit,
@@ -84,23 +86,23 @@ def sessions(
             keep=lambda tally: only == "all" or bool(getattr(tally, only)),
         ).lines
     if json_out:
-        print_json([browse.session_plain(line) for line in found])
+        print_json([browse.session_plain(line) for line in matches])
         return
-    for line in found:
+    for line in matches:
         click.echo(browse.session_text(line))
 
 
 @command()
 @click.argument("session", metavar="SESSION")
-@click.option("--user", help="Whose session, where several users have one of this name.")
+@click.option("--user", help="The session's user, if several users have one with this name.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @as_json
 @sources
 def delete(resolved: Resolved, session: str, user: str | None, yes: bool, json_out: bool) -> None:
-    """Delete a session with everything of it, for good.
+    """Delete a session and all its data permanently.
 
-    Its turns, tokens, verdicts, feedback and drops go, and the notes that came of it; nothing trains on it from then
-    on, a run that is under way included. Weights that were trained on it stay as they are: which ones is told.
+    Deletes its turns, tokens, verdicts, feedback, drops and the notes made from it; nothing trains on it from then
+    on, in a running process too. Versions already trained on it stay unchanged; the command lists them.
     """
     from openclaw_rl.app.application import ledger_place
     from openclaw_rl.app.control import delete_session
@@ -113,41 +115,41 @@ def delete(resolved: Resolved, session: str, user: str | None, yes: bool, json_o
         click.confirm(f"Delete session {session} of {owner}: {going.extent}?", abort=True, err=True)
         click.echo(f"{going.remains[0].upper()}{going.remains[1:]}.", err=True)
         click.confirm("It cannot be undone. Delete it?", abort=True, err=True)
-    done = delete_session(ledger_place(resolved.config), session, owner, by="the command line")
+    deletion = delete_session(ledger_place(resolved.config), session, owner, by="the command line")
     if json_out:
-        print_json({"session": session, "user": owner, **done.plain()})
+        print_json({"session": session, "user": owner, **deletion.plain()})
     elif turns:
-        click.echo(f"deleted: {done.extent}; {done.remains}")
+        click.echo(f"deleted: {deletion.extent}; {deletion.remains}")
     else:
-        click.echo(f"it was deleted before: {done.extent}; {done.remains}")
+        click.echo(f"it was deleted before: {deletion.extent}; {deletion.remains}")
 
 
 def _owner(ledger: LedgerReader, session: str) -> str:
-    """The one user who has, or had, a session of this name."""
+    """Return the only user who has, or had, a session with this name."""
     users = ledger.session_users(session)
     if not users and ledger.has_turn(session):
         users = [ledger.turn(session).user]
     users = users or [user for user in ledger.users() if ledger.deletion(session, user)]
     if len(users) > 1:
-        raise ConfigError(f"{', '.join(users)} have a session {session!r} each", remedy="say whose with --user")
+        raise ConfigError(f"{', '.join(users)} have a session {session!r} each", remedy="name the user with --user")
     if not users:
         raise NotInLedger(f"there is no session {session!r}", remedy="'openclaw-rl sessions' lists the newest")
     return users[0]
 
 
-# Commands that carry conversations in and out.
+# Commands that import and export conversations.
 
 
 @command(name="import")
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--user", default="default", show_default=True, help="Whose conversations these are.")
-@click.option("--strict", is_flag=True, help="Refuse a file whole if one of its records is bad.")
+@click.option("--user", default="default", show_default=True, help="The conversations' user.")
+@click.option("--strict", is_flag=True, help="Refuse an entire file if one record is bad.")
 @as_json
 @settings(*POLICY)
 def import_(resolved: Resolved, files: tuple[Path, ...], user: str, strict: bool, json_out: bool) -> None:
     """Read recorded conversations into the ledger.
 
-    A file holds one object, a list of them, or one per line (docs/conversations.md).
+    A file contains one object, a list of objects, or one per line (docs/conversations.md).
     """
     import asyncio
 
@@ -171,9 +173,9 @@ def import_(resolved: Resolved, files: tuple[Path, ...], user: str, strict: bool
         )
     else:
         for path, report in reports.items():
-            known = f", {report.known} turns known already" if report.known else ""
+            skipped = f", {report.known} turns known already" if report.known else ""
             click.echo(
-                f"{path}: {report.sessions} conversations, {report.turns} turns taken{known},"
+                f"{path}: {report.sessions} conversations, {report.turns} turns taken{skipped},"
                 f" {len(report.refused)} refused"
             )
             if report.verdicts:
@@ -194,7 +196,7 @@ def _progress(line: str) -> None:
     "--output",
     "-o",
     type=click.Path(path_type=Path, allow_dash=True),
-    help="Where to write [default: - for conversations; beside you, named for the version, for weights].",
+    help="Output path [default: - for conversations; for weights a name with the version in this folder].",
 )
 @click.option("--training", is_flag=True, help="As a training set: messages, score and hints of each judged turn.")
 @click.option("--tokens", is_flag=True, help="With token ids and log-probs.")
@@ -212,7 +214,7 @@ def export(
     """Write every conversation as JSONL, or a version's weights."""
     if version is not None or form is not None:
         if form is None or training or tokens:
-            raise click.UsageError("--version goes with --format alone; --training and --tokens are of conversations")
+            raise click.UsageError("--version goes with --format alone; --training and --tokens are for conversations")
         _export_weights(resolved, version or "live", form, output)
         return
     from openclaw_rl.views import transcripts

@@ -1,4 +1,4 @@
-"""A command's log: a line on the terminal for each event, and a file that has the tracebacks as well."""
+"""A command's log: one terminal line for each event, and a file that also has the tracebacks."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 
 LOG_BYTES = 10 * 2**20
 LOG_FILES = 5
-"""of a run's log: how large one becomes, and how many older ones are kept beside it"""
+"""for a run's log: its size limit, and the number of older files kept beside it"""
 _FORMAT = "%(asctime)s %(levelname).1s %(name)s: %(message)s"
 
 
 class LogFile(RotatingFileHandler):
-    """Begins anew when it is full; its folder is made with the first line."""
+    """A log file that rotates when it is full; its folder is created with the first line."""
 
     def __init__(self, file: Path) -> None:
         super().__init__(file, maxBytes=LOG_BYTES, backupCount=LOG_FILES, encoding="utf-8", delay=True)
@@ -28,7 +28,7 @@ class LogFile(RotatingFileHandler):
 
 
 class OneLine(logging.Formatter):
-    """An error in the line of its event, with the file that has its traceback."""
+    """Formats an error on its event's line, with the file that has its traceback."""
 
     def __init__(self, file: Path) -> None:
         super().__init__(_FORMAT)
@@ -50,5 +50,5 @@ def log_to(file: Path, *, level: str) -> None:
     terminal = logging.StreamHandler(sys.stderr)
     terminal.setFormatter(OneLine(file))
     logging.basicConfig(level=level.upper(), handlers=[terminal, LogFile(file)])
-    if level != "debug":  # a line for each request of an environment would hide all others
+    if level != "debug":  # a line for each environment request would hide all others
         logging.getLogger("httpx2").setLevel(logging.WARNING)

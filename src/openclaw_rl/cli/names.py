@@ -1,4 +1,5 @@
-"""Every name that users of the field know, with what it is here: read off the declarations, for people and for docs."""
+"""Every supported name from other launchers, with its setting here: derived from the declarations, for users and
+docs."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from openclaw_rl.config.renamed import STATED
 
 
 class KnownName(NamedTuple):
-    """A name as it is typed, the setting it leads to (None: no setting), and its effect."""
+    """A typed name, its setting (None: no setting), and its effect."""
 
     name: str
     setting: str | None
@@ -18,7 +19,7 @@ class KnownName(NamedTuple):
 
 
 def known_names() -> Iterator[KnownName]:
-    """Environment names first, then flags; each is honoured, refused or answered, none silently taken."""
+    """Yield environment names, then flags; each is used, refused or noted, none silently ignored."""
     for name, path in ENVIRONMENT.items():
         yield KnownName(name, path, _comes(path))
     for name, fixed in STATED.items():
@@ -35,16 +36,16 @@ _ANSWER = {"REF_LOAD": "refused", "OPENCLAW_COMBINE_OPD_TEACHER_SOURCE": "noted"
 def _comes(path: str) -> str:
     text = SETTINGS[path].description
     if path.startswith("env.") and path != "env.type":
-        text += "; noted as changing nothing where no environment is set"
+        text += "; without an environment a note: no effect"
     if path == "gpus.teacher":
-        text += "; noted as changing nothing"
+        text += "; a note: no effect"
     elif path.startswith("gpus."):
-        text += "; refused where there are fewer"
+        text += "; refused if there are fewer"
     return text
 
 
 def names_table() -> str:
-    """The same as a table in Markdown."""
+    """Return the same as a table in Markdown."""
     lines = ["| typed | here | effect |", "|---|---|---|"]
     for name, setting, comes in known_names():
         here = f"`{setting}`" if setting else "-"

@@ -1,4 +1,4 @@
-"""The command for standing notes: see them, make them, change them; with the server running or not."""
+"""Commands for standing notes: list, add and change them; with or without a running server."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ if TYPE_CHECKING:
     from openclaw_rl.notes import AddedNote, NotesBook
     from openclaw_rl.store import AnyPlace
 
-_user = click.option("--user", help="Whose notes; needed where several people have a key.")
+_user = click.option("--user", help="The notes' user; required if several people have a key.")
 _number = click.argument("number", type=click.IntRange(min=1), metavar="NUMBER")
 
 
 class _Listing(click.Group):
-    """A group that lists where no subcommand is given, with the options of ``list``."""
+    """A group that runs ``list``, with its options, if no subcommand is given."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        own = not args or (args[0].startswith("-") and args[0] not in ("-h", "--help"))
-        return super().parse_args(ctx, ["list", *args] if own else args)
+        bare = not args or (args[0].startswith("-") and args[0] not in ("-h", "--help"))
+        return super().parse_args(ctx, ["list", *args] if bare else args)
 
 
 @click.group(cls=_Listing)
 def notes() -> None:
-    """Show and change standing notes: what users asked for.
+    """Show and change standing notes: users' requests.
 
-    A note is in its user's prompts until the weights do by themselves what it asks for. Without a
+    A note is in its user's prompts until the weights follow it without the note. Without a
     subcommand: 'list'.
     """
 
 
 @notes.command(name="list", cls=SettingsCommand)
 @_user
-@click.option("--all", "every", is_flag=True, help="Also those that were replaced, declined or removed.")
+@click.option("--all", "every", is_flag=True, help="Include replaced, declined and removed notes.")
 @as_json
 @sources
 def list_(resolved: Resolved, user: str | None, every: bool, json_out: bool) -> None:
@@ -47,13 +47,13 @@ def list_(resolved: Resolved, user: str | None, every: bool, json_out: bool) -> 
     from openclaw_rl.views import notes as views
 
     with reader(resolved) as ledger:
-        found = [note for note in ledger.notes(user) if every or note.state not in ("replaced", "declined", "removed")]
-        last = {note.number: ledger.note_changes(note.number)[-1] for note in found}
-        silent = sorted({note.user for note in found if not ledger.notes_enabled(note.user)})
+        listed = [note for note in ledger.notes(user) if every or note.state not in ("replaced", "declined", "removed")]
+        last = {note.number: ledger.note_changes(note.number)[-1] for note in listed}
+        silent = sorted({note.user for note in listed if not ledger.notes_enabled(note.user)})
     if json_out:
-        print_json([views.shown(note) for note in found])
+        print_json([views.shown(note) for note in listed])
         return
-    for line in views.lines(found, last):
+    for line in views.lines(listed, last):
         click.echo(line)
     for name in silent:
         click.echo(f"notes of {name} are switched off: 'openclaw-rl notes on --all --user {name}'")
@@ -66,7 +66,7 @@ def list_(resolved: Resolved, user: str | None, every: bool, json_out: bool) -> 
 @as_json
 @sources
 def show(resolved: Resolved, number: int, json_out: bool) -> None:
-    """One note: where it comes from, each change and why."""
+    """Show a note: its origin, each change and the reason."""
     from openclaw_rl.views import notes as views
 
     with reader(resolved) as ledger:
@@ -87,7 +87,7 @@ def add(resolved: Resolved, text: str, fact: bool, user: str | None) -> None:
     """Make a note; it is in the next prompt."""
     from openclaw_rl.notes import NewNote
 
-    given = NewNote(
+    note = NewNote(
         user=user or _only_user(resolved),
         text=text,
         kind="fact" if fact else "rule",
@@ -95,7 +95,7 @@ def add(resolved: Resolved, text: str, fact: bool, user: str | None) -> None:
         reason="added by hand",
     )
     with _book(resolved) as book:
-        _tell(book.add(given))
+        _tell(book.add(note))
 
 
 @notes.command(cls=SettingsCommand)
@@ -103,7 +103,7 @@ def add(resolved: Resolved, text: str, fact: bool, user: str | None) -> None:
 @click.argument("text")
 @sources
 def edit(resolved: Resolved, number: int, text: str) -> None:
-    """Say a note in other words: a new one replaces it."""
+    """Reword a note: a new one replaces it."""
     with _book(resolved) as book:
         _tell(book.edit(number, text))
 
@@ -111,7 +111,7 @@ def edit(resolved: Resolved, number: int, text: str) -> None:
 def _switch(name: str, on: bool, help_text: str) -> None:
     @notes.command(name=name, help=help_text, cls=SettingsCommand)
     @click.argument("number", type=click.IntRange(min=1), required=False, metavar="[NUMBER]")
-    @click.option("--all", "every", is_flag=True, help="All notes of the user, those to come too.")
+    @click.option("--all", "every", is_flag=True, help="All notes of the user, including future ones.")
     @_user
     @sources
     def command(resolved: Resolved, number: int | None, every: bool, user: str | None) -> None:
@@ -135,7 +135,7 @@ _switch("on", True, "Put a note into prompts again, or all notes of a user.")
 @_number
 @sources
 def accept(resolved: Resolved, number: int) -> None:
-    """Put a proposed note in force: it was meant for all replies."""
+    """Activate a proposed note: it was meant for all replies."""
     with _book(resolved) as book:
         _tell(book.accept(number, reason="accepted by hand"))
 
@@ -154,12 +154,12 @@ def decline(resolved: Resolved, number: int, only_here: bool) -> None:
 
 @notes.command(cls=SettingsCommand)
 @_number
-@click.option("--forget", is_flag=True, help="Delete its text from every row too; for a note that was made by hand.")
+@click.option("--forget", is_flag=True, help="Also delete its text from every row; for a note added by hand.")
 @sources
 def rm(resolved: Resolved, number: int, forget: bool) -> None:
-    """Remove a note for good.
+    """Remove a note permanently.
 
-    A removed note stays in the history that 'show' prints. With --forget nothing of it is left, past prompts included.
+    A removed note stays in the history that 'show' prints. With --forget its text is deleted, past prompts included.
     """
     if forget:
         prompts = _forget(resolved, number)
@@ -180,7 +180,7 @@ def _forget(resolved: Resolved, number: int) -> int:
 def _tell(added: AddedNote) -> None:
     note = added.note
     if not added.new:
-        click.echo(f"note {note.number} says so already ({note.state}): {note.text}")
+        click.echo(f"note {note.number} has the same text ({note.state}): {note.text}")
         return
     click.echo(f"noted for {note.user}: {note.text}   (note {note.number})")
     for old in added.replaced:
@@ -189,7 +189,7 @@ def _tell(added: AddedNote) -> None:
 
 @contextmanager
 def _book(resolved: Resolved) -> Iterator[NotesBook]:
-    """The notes of a run that exists."""
+    """Open the notes in an existing run."""
     from openclaw_rl.notes import NotesBook
     from openclaw_rl.store import NotesLedger
 
@@ -198,7 +198,7 @@ def _book(resolved: Resolved) -> Iterator[NotesBook]:
 
 
 def _place(resolved: Resolved) -> AnyPlace:
-    """The ledger of a run that exists."""
+    """Return an existing run's ledger; raises NotInLedger without one."""
     from openclaw_rl.app.application import ledger_place
     from openclaw_rl.store import exists
 
@@ -209,10 +209,10 @@ def _place(resolved: Resolved) -> AnyPlace:
 
 
 def _only_user(resolved: Resolved) -> str:
-    """The run's one user; ConfigError where there are several."""
+    """Return the run's only user; raises ConfigError if there are several."""
     from openclaw_rl.app.factories import build_people
 
     people = sorted(set(build_people(resolved.config)))
     if len(people) > 1:
-        raise ConfigError(f"several people have a key: {', '.join(people)}", remedy="say whose note it is with --user")
+        raise ConfigError(f"several people have a key: {', '.join(people)}", remedy="name the note's user with --user")
     return people[0] if people else "local"

@@ -1,4 +1,4 @@
-"""Options and small things that many commands share."""
+"""Options and small functions shared by several commands."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 LOOPS: Final = ("serve", "policy", "train", "judge", "env", "gate")
-"""the sections that commands read which run every loop"""
+"""the sections read by commands that run every loop"""
 POLICY: Final = ("policy", "train.lora.enabled", "train.lora.rank")
-"""what makes a policy: an engine is started with the rank of the adapters that it will hold"""
+"""settings for a policy: an engine is started with the rank of its adapters"""
 ENV: Final = ("env", "policy.model")
-"""what makes an environment: its prompts have another form for the embedded model"""
+"""settings for an environment: its prompts have another form for the embedded model"""
 
 
 class SettingsCommand(click.Command):
-    """A command with the flags of its settings, which are read when its options are: config takes a while to load."""
+    """A command with its settings' flags, which are loaded with its options: importing the config is slow."""
 
     _whole: bool
     _at: int
@@ -41,7 +41,7 @@ class SettingsCommand(click.Command):
     @params.setter
     def params(self, value: list[click.Parameter]) -> None:
         self._params, self._whole = value, False
-        self._at = next((at + 1 for at, each in enumerate(value) if each.name == "sets"), 0)
+        self._at = next((at + 1 for at, parameter in enumerate(value) if parameter.name == "sets"), 0)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
@@ -62,12 +62,12 @@ command = functools.partial(click.command, cls=SettingsCommand)
 
 
 def sources(callback: F) -> F:
-    """--config, --preset, --set and --run-dir; the command gets ``resolved`` in their place."""
+    """Add --config, --preset, --set and --run-dir; the command receives ``resolved`` in their place."""
     return _resolving(callback, ("run",))
 
 
 def settings(*sections: str, but: Sequence[str] = ()) -> Callable[[F], F]:
-    """Like `sources`, with the flags for settings of these sections.
+    """Add the options of `sources` and the flags for settings in these sections.
 
     ``but`` names flags that have another meaning for the command.
     """
@@ -101,18 +101,20 @@ def _sources() -> Sequence[Callable[[Any], Any]]:
         click.option(
             "--preset",
             metavar="NAME",
-            help="Begin from a shipped preset, such as cpu-demo, or several: qwen3-8b,opd,lora.",
+            help="Start from a shipped preset, such as cpu-demo, or several: qwen3-8b,opd,lora.",
         ),
         click.option("--set", "sets", multiple=True, metavar="A.B=C", help="Set one setting; may be repeated."),
     )
 
 
 def _flags(sections: Sequence[str]) -> Iterable[Flag]:
-    """The flags for settings of these sections, a flag with two names once."""
+    """Yield the flags for settings in these sections, a flag with two names once."""
     from openclaw_rl.config.names import ALIASES, FLAGS
 
     for name, flag in FLAGS.items():
-        if name not in ALIASES and any(flag.path == each or flag.path.startswith(f"{each}.") for each in sections):
+        if name not in ALIASES and any(
+            flag.path == section or flag.path.startswith(f"{section}.") for section in sections
+        ):
             yield flag
 
 
@@ -122,7 +124,7 @@ def _option(flag: Flag, but: Sequence[str]) -> click.Option:
     argument = _argument(flag.name)
     if flag.negative:
         return click.Option([f"{flag.name}/{flag.negative}", argument], default=None, help=flag.help)
-    names = [flag.name, *(alias for alias, meant in ALIASES.items() if meant == flag.name and alias not in but)]
+    names = [flag.name, *(alias for alias, target in ALIASES.items() if target == flag.name and alias not in but)]
     return click.Option([*names, argument], default=None, metavar=flag.type.__name__.upper(), help=flag.help)
 
 

@@ -1,4 +1,4 @@
-"""How views look in a terminal."""
+"""Terminal output for views."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from openclaw_rl.types import rehearsing
 
 
 def print_status(view: Mapping[str, Any]) -> None:
-    """The state of a run on one screen."""
+    """Print a run's state on one screen."""
     turns = view["turns"]
     click.echo(f"ledger    {view['ledger']}  ({view['bytes'] / 1e6:.1f} MB)")
     if cluster := view.get("cluster"):
@@ -50,23 +50,27 @@ def print_status(view: Mapping[str, Any]) -> None:
 
 
 def _step(step: Mapping[str, Any]) -> str:
-    """The newest step's vitals: how well engine and trainer agree, and how much of the batch counted."""
-    shown = (("loss", "loss", ".4f"), ("gap_mean", "gap to the engine", ".4f"), ("ess", "effective sample size", ".2f"))
+    """Return the newest step's key metrics: agreement between engine and trainer, and the effective batch."""
+    columns = (
+        ("loss", "loss", ".4f"),
+        ("gap_mean", "gap to the engine", ".4f"),
+        ("ess", "effective sample size", ".2f"),
+    )
     metrics = step["metrics"]
     figures = [
-        f"{words} {metrics[name]:{form}}" for name, words, form in shown if math.isfinite(metrics.get(name, math.nan))
+        f"{words} {metrics[name]:{form}}" for name, words, form in columns if math.isfinite(metrics.get(name, math.nan))
     ]
     return ", ".join([f"{step['number']}: {len(step['turns'])} samples", *figures])
 
 
 def _judges(loops: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Who judges, and the models that are hosted for it."""
-    found: list[str] = []
+    """Return lines on the judge and its hosted models."""
+    lines: list[str] = []
     for detail in (loop["detail"] for loop in loops):
         if who := detail.get("at_work"):
-            found.append(f"judge     {who}")
-        found += [f"          {_model(model)}" for model in detail.get("models", ())]
-    return found
+            lines.append(f"judge     {who}")
+        lines += [f"          {_model(model)}" for model in detail.get("models", ())]
+    return lines
 
 
 def _model(model: Mapping[str, Any]) -> str:
@@ -77,36 +81,36 @@ def _model(model: Mapping[str, Any]) -> str:
 
 
 def _more(detail: Mapping[str, Any]) -> str:
-    """What a loop says of itself beyond being there."""
-    said = f", {detail['waiting']} waiting" if detail.get("waiting") else ""
+    """Return a loop's details for its status line."""
+    text = f", {detail['waiting']} waiting" if detail.get("waiting") else ""
     if (now := detail.get("rehearsal")) is not None:
-        left = f", about {now['seconds_left']:.0f} s of idle time left" if now["seconds_left"] is not None else ""
+        remaining = f", about {now['seconds_left']:.0f} s of idle time left" if now["seconds_left"] is not None else ""
         doing = rehearsing(now["note"], in_prompt=now.get("in_prompt", False))
-        said += f", {doing}: step {now['step']} of at most {now['of']}{left}"
-    return said + (f", paused: {detail.get('reason') or detail['paused']}" if detail.get("paused") else "")
+        text += f", {doing}: step {now['step']} of at most {now['of']}{remaining}"
+    return text + (f", paused: {detail.get('reason') or detail['paused']}" if detail.get("paused") else "")
 
 
 def print_view(view: Mapping[str, Any]) -> None:
-    """Any other view as indented lines, leaving out what is absent."""
+    """Print any other view as indented lines, without absent values."""
     for line in _lines(view, ""):
         click.echo(line)
 
 
 def _lines(value: Any, indent: str) -> list[str]:
-    found: list[str] = []
+    lines: list[str] = []
     for name, part in value.items():
         if part is None or part in ([], {}, ()):
             continue
         if isinstance(part, Mapping):
-            found += [f"{indent}{name}:", *_lines(part, indent + "  ")]
+            lines += [f"{indent}{name}:", *_lines(part, indent + "  ")]
         elif isinstance(part, list) and isinstance(part[0], Mapping):
-            found.append(f"{indent}{name}:")
+            lines.append(f"{indent}{name}:")
             for item in part:
-                first, *rest = _lines(item, indent + "    ")
-                found += [f"{indent}  - {first.strip()}", *rest]
+                first, *following = _lines(item, indent + "    ")
+                lines += [f"{indent}  - {first.strip()}", *following]
         else:
-            found.append(f"{indent}{name}: {_scalar(name, part)}")
-    return found
+            lines.append(f"{indent}{name}: {_scalar(name, part)}")
+    return lines
 
 
 def _scalar(name: str, value: Any) -> str:

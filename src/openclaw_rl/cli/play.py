@@ -1,4 +1,4 @@
-"""The command by which agent programs play tasks."""
+"""The command that has agent programs play tasks."""
 
 from __future__ import annotations
 
@@ -24,26 +24,34 @@ _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
     "--agent",
     required=True,
     metavar="NAME|COMMAND",
-    help="claude-code, codex, opencode, openclaw, mini-swe-agent, or a command of your own with {instruction} in it.",
+    help="claude-code, codex, opencode, openclaw, mini-swe-agent, or your own command with {instruction} in it.",
 )
-@click.option("--tasks", "tasks", metavar="A,B", multiple=True, help="Rungs or tasks [default: all that train].")
-@click.option("--count", type=click.IntRange(1), metavar="N", help="Tasks of each rung [default: all there are].")
+@click.option("--tasks", "tasks", metavar="A,B", multiple=True, help="Levels or tasks [default: all that train].")
+@click.option("--count", type=click.IntRange(1), metavar="N", help="Tasks of each level [default: all].")
 @click.option(
     "--split",
     type=click.Choice(["train", "held-out"]),
     default="train",
     show_default=True,
-    help="Held-out tasks are played for their score alone: nothing of them trains.",
+    help="Tasks to play; held-out ones are scored and never train.",
 )
-@click.option("--seconds", type=click.FloatRange(1), default=600.0, show_default=True, help="Longest of an episode.")
-@click.option("--max-calls", type=click.IntRange(1), default=50, show_default=True, help="Most calls of the model.")
-@click.option("--retries", type=click.IntRange(0, 10), default=1, show_default=True, help="Where the machine failed.")
-@click.option("--temperature", type=click.FloatRange(0, 2), metavar="T", help="Of every call [default: the agent's].")
-@click.option("--program", metavar="PATH", help="The agent's program, where it is not on the PATH.")
-@click.option("--bind", "binds", type=_FOLDER, multiple=True, help="Also show it this folder, read-only.")
-@click.option("--url", help="The server's http://HOST/v1 [default: the one of this run directory].")
+@click.option(
+    "--seconds", type=click.FloatRange(1), default=600.0, show_default=True, help="Time limit for an episode."
+)
+@click.option(
+    "--max-calls", type=click.IntRange(1), default=50, show_default=True, help="Most model calls in an episode."
+)
+@click.option(
+    "--retries", type=click.IntRange(0, 10), default=1, show_default=True, help="Retries after a machine failure."
+)
+@click.option("--temperature", type=click.FloatRange(0, 2), metavar="T", help="For every call [default: the agent's].")
+@click.option("--program", metavar="PATH", help="The agent's program, if it is not on the PATH.")
+@click.option(
+    "--bind", "binds", type=_FOLDER, multiple=True, help="Folder to mount read-only in its sandbox; may be repeated."
+)
+@click.option("--url", help="The server's http://HOST/v1 [default: this run directory's].")
 @click.option("--api-key-env", metavar="NAME", help="Variable with an environment's key there (env:NAME).")
-@click.option("--resume", is_flag=True, help="Go on with the last play of the same agent and tasks.")
+@click.option("--resume", is_flag=True, help="Continue the last play with the same agent and tasks.")
 @as_json
 @click.argument("more", nargs=-1, metavar="[-- ARGS...]")
 @settings("train.num_rollouts_per_prompt", *ENV)
@@ -54,10 +62,10 @@ def play(
     json_out: bool,
     **given: Any,
 ) -> None:
-    """Let an agent program do tasks; its calls train.
+    """Have an agent program play tasks; its calls train.
 
     The program runs in a sandbox whose only network is the server of this run directory ('openclaw-rl up'). Every call
-    is recorded token by token, and what the task's checker says at the end is paid to all of them. ARGS go to the
+    is recorded token by token, and the task checker's final reward applies to all of them. ARGS are passed to the
     program.
     """
     import asyncio
@@ -67,7 +75,7 @@ def play(
     from openclaw_rl.config import key_in
 
     request = PlayRequest(
-        tasks=tuple(name for each in tasks for name in each.split(",") if name),
+        tasks=tuple(name for part in tasks for name in part.split(",") if name),
         rollouts=resolved.config.train.num_rollouts_per_prompt,
         key=key_in(api_key_env) if api_key_env else None,
         **given,
@@ -75,14 +83,16 @@ def play(
     running = play_tasks(resolved, request, report=_line, say=lambda text: click.echo(text, err=True))
     plan, over = asyncio.run(running)
     if json_out:
-        print_json({**asdict(plan), "solved": sum(one.solved for one in over), "episodes": list(map(asdict, over))})
+        print_json(
+            {**asdict(plan), "solved": sum(episode.solved for episode in over), "episodes": list(map(asdict, over))}
+        )
         return
     for line in _summary(over):
         click.echo(line)
 
 
 def _line(played: PlayedEpisode) -> None:
-    """Progress, to stderr."""
+    """Print an episode's result to stderr."""
     if played.error:
         how = "left out" if played.refused else "failed"
         click.secho(f"  {played.task:<24} {how}: {played.error}", fg="red", err=True)
@@ -96,12 +106,12 @@ def _line(played: PlayedEpisode) -> None:
 
 
 def _summary(over: Sequence[PlayedEpisode]) -> list[str]:
-    """Solved of played by rung, and in all."""
-    rungs = Counter(one.task.partition("/")[0] for one in over if not one.error)
-    solved = Counter(one.task.partition("/")[0] for one in over if one.solved)
+    """Return the solved episodes by level, and in total."""
+    rungs = Counter(episode.task.partition("/")[0] for episode in over if not episode.error)
+    solved = Counter(episode.task.partition("/")[0] for episode in over if episode.solved)
     lines = [f"  {rung:<24} {solved[rung]:>4} of {number:<4} solved" for rung, number in rungs.items()]
-    failed = sum(bool(one.error) and not one.refused for one in over)
-    calls, paid = sum(one.calls for one in over), sum(one.paid for one in over)
+    failed = sum(bool(episode.error) and not episode.refused for episode in over)
+    calls, paid = sum(episode.calls for episode in over), sum(episode.paid for episode in over)
     total = (
         f"{sum(solved.values())} of {sum(rungs.values())} solved, {failed} failed, {calls} calls, {paid} sessions paid"
     )

@@ -20,14 +20,14 @@ DEFAULT_USER = "default"
 
 
 @command()
-@click.option("--no-page", is_flag=True, help="Do not start the page in the browser (page.enabled).")
+@click.option("--no-page", is_flag=True, help="Do not start the browser page (page.enabled).")
 @click.option("--cluster", metavar="ADDRESS", help="Run the loops on a Ray cluster: its address, or auto.")
 @settings(*LOOPS)
 def up(resolved: Resolved, no_page: bool, cluster: str | None) -> None:
     """Serve, collect, judge and train in one process.
 
-    Recorded conversations (train.data, DATA_PATH) are read and trained on beside that, once. With --cluster each loop
-    is a process of its own, on the node that Ray chooses.
+    Recorded conversations (train.data, DATA_PATH) are also read and trained on, once. With --cluster each loop
+    is a separate process, on the node that Ray selects.
     """
     _begin(resolved)
     if cluster is not None:
@@ -52,14 +52,14 @@ def serve(resolved: Resolved) -> None:
 
 
 def _once(command: F) -> F:
-    return click.option("--once", is_flag=True, help="Work until nothing is left to do, then end.")(command)
+    return click.option("--once", is_flag=True, help="Run until no work is left, then end.")(command)
 
 
 @command()
 @_once
 @sources
 def collect(resolved: Resolved, once: bool) -> None:
-    """Run only the loop that finds what followed each reply."""
+    """Run only the loop that finds the message after each reply."""
     _begin(resolved, "collect.log")
     _run(resolved, "collect", once=once)
 
@@ -67,15 +67,15 @@ def collect(resolved: Resolved, once: bool) -> None:
 @click.group(cls=SettingsGroup, invoke_without_command=True, subcommand_metavar="[eval FILE]")
 @_once
 @click.option(
-    "--explain", metavar="TURN", help="Show the evidence, the exact prompt and the votes for one turn, and end."
+    "--explain", metavar="TURN", help="Show the evidence, the exact prompt and the votes for one turn, then end."
 )
-@click.option("--fit", is_flag=True, help="Teach the reader's classifier to this base model, keep it, and end.")
+@click.option("--fit", is_flag=True, help="Fit the feedback classifier to this base model, store it, then end.")
 @click.option(
     "--voices",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Labelled lines for --fit [default: data/voices of the source].",
+    help="Labelled lines for --fit [default: data/voices in the source].",
 )
-@click.option("--epochs", type=click.FloatRange(0.001, 20), default=3.0, help="Times --fit goes through them.")
+@click.option("--epochs", type=click.FloatRange(0.001, 20), default=3.0, help="Passes over these lines in --fit.")
 @as_json
 @settings("judge", *POLICY)
 @click.pass_context
@@ -115,7 +115,7 @@ def judge(
 
 
 def _nothing_before(ctx: click.Context) -> None:
-    """Refuse options between a command and its subcommand, where they would mean nothing."""
+    """Refuse options between a command and its subcommand, where they would have no effect."""
     for name in ctx.params:
         if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
             raise click.UsageError(f"give options after {ctx.invoked_subcommand!r}, not before it")
@@ -127,14 +127,14 @@ def _nothing_before(ctx: click.Context) -> None:
     "--data",
     multiple=True,
     type=click.Path(exists=True, path_type=Path),
-    help="Train from recorded conversations, then end; may be repeated (train.data).",
+    help="Train on recorded conversations, then end; may be repeated (train.data).",
 )
-@click.option("--user", default=DEFAULT_USER, show_default=True, help="Whose conversations --data are.")
+@click.option("--user", default=DEFAULT_USER, show_default=True, help="The user of the conversations in --data.")
 @settings(*LOOPS)
 def train(resolved: Resolved, once: bool, data: tuple[Path, ...], user: str) -> None:
-    """Run only the loop that trains, or train from files.
+    """Run only the loop that trains, or train on files.
 
-    With --data it trains from recorded conversations and ends. With --env it runs all loops, as 'up' does.
+    With --data it trains on recorded conversations and ends. With --env it runs all loops, like 'up'.
     """
     if resolved.sources["env.type"] == "--env":
         _begin(resolved)
@@ -152,19 +152,23 @@ def _train_from(resolved: Resolved, files: Sequence[Path], user: str) -> None:
     from openclaw_rl.app.operations import train_from
 
     with _event_loop() as loop:
-        done = loop.run(train_from(resolved.config, files, user=user, progress=click.echo))
-    dropped = "".join(f", {count} {why}" for why, count in done.dropped.items())
+        summary = loop.run(train_from(resolved.config, files, user=user, progress=click.echo))
+    dropped = "".join(f", {count} {why}" for why, count in summary.dropped.items())
     click.echo(
-        f"{done.trained} turns trained in {done.steps} steps; version {done.live} is live; dropped: "
+        f"{summary.trained} turns trained in {summary.steps} steps; version {summary.live} is live; dropped: "
         + (dropped.removeprefix(", ") or "none")
     )
-    if done.paused:
-        click.secho(f"training is paused: {done.paused}; fix the cause, then 'openclaw-rl resume'", fg="red", err=True)
-    if done.waiting:
-        click.secho(f"{done.waiting} turns still wait to be judged or trained: run this again", fg="yellow", err=True)
-    if done.undecided:
-        click.secho(f"the gate has not ruled on version {done.undecided} yet: run this again", fg="yellow", err=True)
-    if not done.whole:
+    if summary.paused:
+        click.secho(
+            f"training is paused: {summary.paused}; fix the cause, then 'openclaw-rl resume'", fg="red", err=True
+        )
+    if summary.waiting:
+        click.secho(
+            f"{summary.waiting} turns still wait to be judged or trained: run this again", fg="yellow", err=True
+        )
+    if summary.undecided:
+        click.secho(f"the gate has not ruled on version {summary.undecided} yet: run this again", fg="yellow", err=True)
+    if not summary.whole:
         raise click.exceptions.Exit(1)
 
 
@@ -228,6 +232,6 @@ def _event_loop() -> asyncio.Runner:
 
     try:
         import uvloop
-    except ImportError:  # Windows has none; the standard loop does
+    except ImportError:  # not available on Windows; the standard loop suffices
         return asyncio.Runner()
     return asyncio.Runner(loop_factory=uvloop.new_event_loop)

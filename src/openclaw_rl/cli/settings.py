@@ -1,4 +1,4 @@
-"""Commands about settings: what they are, a file of them, and what can be plugged in."""
+"""Commands for settings: their values, a file with them, and the plugins."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ if TYPE_CHECKING:
 
 
 @command()
-@click.option("--names", is_flag=True, help="Print every flag and environment name of the field, and what it is here.")
+@click.option(
+    "--names", is_flag=True, help="Print every flag and environment name from other launchers, with its setting here."
+)
 @as_json
 @settings("eval", *LOOPS)
 def config(resolved: Resolved, json_out: bool, names: bool) -> None:
     """Print settings, their values and sources.
 
-    The ten to begin with come first. Secrets are not shown.
+    The first ten to set are at the top. Secrets are not shown.
     """
     if names:
         _print_names(json_out)
@@ -48,14 +50,14 @@ def config(resolved: Resolved, json_out: bool, names: bool) -> None:
 def _print_names(json_out: bool) -> None:
     from openclaw_rl.cli.names import known_names, names_table
 
-    print_json([each._asdict() for each in known_names()]) if json_out else click.echo(names_table())
+    print_json([entry._asdict() for entry in known_names()]) if json_out else click.echo(names_table())
 
 
 @command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path), default=Path("openclaw-rl.toml"))
-@click.option("--force", is_flag=True, help="Write over a file that is there.")
+@click.option("--force", is_flag=True, help="Overwrite an existing file.")
 def init(file: Path, force: bool) -> None:
-    """Write a commented file of all settings."""
+    """Write a commented file with all settings."""
     from openclaw_rl.config import template
 
     if file.exists() and not force:
@@ -82,7 +84,7 @@ def list_plugins(json_out: bool) -> None:
         click.echo("  " + ("or " if named else "") + "module:attribute, or file.py:attribute")
 
 
-# A folder to begin from: a method, a judge, an environment or a rollout of one's own, with a test that passes.
+# A folder to start from: the user's own method, judge, environment or rollout, with a test that passes.
 
 _SCAFFOLDS: Final = Path(__file__).parent / "scaffolds"
 KINDS: Final = ("method", "judge", "env", "rollout")
@@ -92,10 +94,10 @@ KINDS: Final = ("method", "judge", "env", "rollout")
 @click.argument("kind", type=click.Choice(KINDS))
 @click.argument("folder", metavar="NAME", type=click.Path(path_type=Path))
 def new(kind: str, folder: Path) -> None:
-    """Begin a method, judge, env or rollout of your own.
+    """Create your own method, judge, env or rollout.
 
-    Writes the folder NAME with a README, the file, and a test that passes as it stands; nothing is written over.
-    NAME may be a path, whose last part is the name.
+    Writes the folder NAME with a README, the file, and a passing test; nothing is overwritten.
+    NAME may be a path; its last part is the name.
     """
     names = write_scaffold(kind, folder)
     for name in names:
@@ -104,7 +106,7 @@ def new(kind: str, folder: Path) -> None:
 
 
 def write_scaffold(kind: str, folder: Path) -> list[str]:
-    """The files of a new scaffold, in ``folder``; raises ConfigError for a bad name or a folder that is there."""
+    """Write a new scaffold's files to ``folder``; raises ConfigError for a bad name or an existing folder."""
     words = re.findall(r"[A-Za-z0-9]+", folder.name)
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", folder.name):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Commands about versions: what they are worth and why."""
+"""Commands for versions: their results and their causes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 def versions(resolved: Resolved, json_out: bool) -> None:
     """List all versions, with the gate's decisions.
 
-    Each with its parent, its step, and how its replies were received.
+    Shows each version's parent, its step, and the feedback on its replies.
     """
     from openclaw_rl.views import lineage as reasons
 
@@ -39,9 +39,9 @@ def versions(resolved: Resolved, json_out: bool) -> None:
 @command()
 @click.argument("first")
 @click.argument("second")
-@click.option("--prompt", "prompts", multiple=True, help="Ask this; may be repeated [default: held-out prompts].")
+@click.option("--prompt", "prompts", multiple=True, help="Prompt to ask; may be repeated [default: held-out prompts].")
 @click.option("--count", default=12, show_default=True, type=click.IntRange(1, 150), help="Held-out prompts to ask.")
-@click.option("--tokens", default=96, show_default=True, type=click.IntRange(1, 4096), help="Most tokens of a reply.")
+@click.option("--tokens", default=96, show_default=True, type=click.IntRange(1, 4096), help="Most tokens in a reply.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Settles prompts and sampling.")
 @as_json
 @settings(*POLICY)
@@ -55,9 +55,9 @@ def compare(
     seed: int,
     json_out: bool,
 ) -> None:
-    """Show the replies of two versions side by side.
+    """Show two versions' replies side by side.
 
-    Both get the same prompts; rates are checked by program.
+    Both answer the same prompts; a program computes the rates.
     """
     import asyncio
 
@@ -66,17 +66,19 @@ def compare(
     from openclaw_rl.views.lineage import with_aliases
 
     names = (first, second)
-    found = asyncio.run(models.compare(resolved.config, names, prompts=prompts, count=count, tokens=tokens, seed=seed))
+    comparison = asyncio.run(
+        models.compare(resolved.config, names, prompts=prompts, count=count, tokens=tokens, seed=seed)
+    )
     if json_out:
-        print_json(with_aliases(found, FORMER))
+        print_json(with_aliases(comparison, FORMER))
         return
-    for line in models.lines(found):
+    for line in models.lines(comparison):
         click.echo(line)
 
 
 @command()
 @click.argument("name", required=False, metavar="[TURN|VERSION]")
-@click.option("--list", "listing", is_flag=True, help="List what is pinned.")
+@click.option("--list", "listing", is_flag=True, help="List pinned turns and versions.")
 @as_json
 @sources
 def pin(resolved: Resolved, name: str | None, listing: bool, json_out: bool) -> None:
@@ -94,7 +96,7 @@ def pin(resolved: Resolved, name: str | None, listing: bool, json_out: bool) -> 
 @click.argument("name", metavar="TURN|VERSION")
 @sources
 def unpin(resolved: Resolved, name: str) -> None:
-    """Let a pinned turn or version go."""
+    """Unpin a turn or version."""
     _pin(resolved, name, on=False)
 
 
@@ -111,7 +113,7 @@ def _pin(resolved: Resolved, name: str, *, on: bool) -> None:
         turn=None if numbered else turn_id(name),
         reason="",
     )
-    click.echo(f"{'pin' if on else 'unpin'}: written down; a running trainer takes it up at its next tick")
+    click.echo(f"{'pin' if on else 'unpin'}: recorded; a running trainer applies it at its next tick")
 
 
 def _list_pins(resolved: Resolved, json_out: bool) -> None:
@@ -131,12 +133,12 @@ def _list_pins(resolved: Resolved, json_out: bool) -> None:
 
 @command()
 @click.argument("name", metavar="VERSION|TURN")
-@click.option("--answer", is_flag=True, help="Of a turn: have the live version answer its prompt now.")
-@click.option("--steps", default=3, show_default=True, type=click.IntRange(1), help="Of a version: steps to show.")
+@click.option("--answer", is_flag=True, help="For a turn: have the live version answer its prompt now.")
+@click.option("--steps", default=3, show_default=True, type=click.IntRange(1), help="For a version: steps to show.")
 @as_json
 @settings(*POLICY)
 def why(resolved: Resolved, name: str, answer: bool, steps: int, json_out: bool) -> None:
-    """Say what made a version, or what a correction changed."""
+    """Show a version's causes, or a correction's effects."""
     import asyncio
 
     from openclaw_rl.views import lineage as reasons
@@ -164,13 +166,13 @@ def why(resolved: Resolved, name: str, answer: bool, steps: int, json_out: bool)
     help="A version's number or folder (SAVE_DIR/checkpoint-N), a folder of weights, a Hugging Face id, a GGUF file,"
     " 'embedded', or a server's http://HOST/v1.",
 )
-@click.option("--against", help="Another such name; both run the same tasks and are compared.")
+@click.option("--against", help="Second model to run on the same tasks and compare.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Settles prompts and sampling.")
 @click.option("--temperature", default=0.0, show_default=True, type=click.FloatRange(0, 2), help="0 is greedy.")
 @click.option("--api-key-env", metavar="NAME", help="Environment variable with the server's key.")
 @click.option("--json", "json_file", type=_FILE, help="Also write the figures and every reply to this file.")
 @click.option(
-    "--unsafe-no-sandbox", is_flag=True, help="Run the model's programs as this user where bubblewrap is not."
+    "--unsafe-no-sandbox", is_flag=True, help="Run the model's programs as this user if bubblewrap is missing."
 )
 @settings("eval", *POLICY, but=("--model-path",))
 def evaluate(
@@ -200,12 +202,12 @@ def evaluate(
         unsafe=unsafe_no_sandbox,
         done=lambda _: click.echo(".", nl=False, err=True),
     )
-    found = asyncio.run(running)
+    report = asyncio.run(running)
     click.echo(err=True)
-    for line in _report_lines(found):
+    for line in _report_lines(report):
         click.echo(line)
     if json_file is not None:
-        view = with_aliases(found, FORMER)
+        view = with_aliases(report, FORMER)
         json_file.write_text(json.dumps(view, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
@@ -213,9 +215,9 @@ def _report_lines(found: dict[str, Any]) -> list[str]:
     lines = [f"{found['model']}, seed {found['seed']}, {found['seconds']:.0f} s"]
     if found["isolation"]:
         lines[0] += f"; programs were kept apart by: {found['isolation']}"
-    for name, one in found["suites"].items():
-        lines.append(f"  {name:<28} {_rate(one)}")
-        lines += [f"    {mark:<26} {_rate(rate)}" for mark, rate in one["rates"].items()]
+    for name, suite in found["suites"].items():
+        lines.append(f"  {name:<28} {_rate(suite)}")
+        lines += [f"    {mark:<26} {_rate(rate)}" for mark, rate in suite["rates"].items()]
     for name, gap in found.get("compared", {}).items():
         ends = f"{gap['difference']:+.2f} ({gap['low']:+.2f} to {gap['high']:+.2f})"
         lines.append(f"  {name:<28} against {found['against']['model']}: {ends}, {gap['conclusion']}")
@@ -237,21 +239,21 @@ def _rate(one: dict[str, Any]) -> str:
 def rollback(resolved: Resolved, to: int | None, why: str) -> None:
     """Serve older weights again, as a new version.
 
-    Without VERSION: those that were live before the present ones.
+    Without VERSION: the previous live weights.
     """
     import asyncio
 
     from openclaw_rl.app.operations import roll_back_now
 
-    done = asyncio.run(roll_back_now(resolved.config, to=to, why=why))
-    click.echo(f"version {done.number} is live: {done.note}")
+    version = asyncio.run(roll_back_now(resolved.config, to=to, why=why))
+    click.echo(f"version {version.number} is live: {version.note}")
 
 
 @command()
 @click.option("--why", default="on request", show_default=True, help="The reason, for the ledger.")
 @sources
 def pause(resolved: Resolved, why: str) -> None:
-    """Pause training; serving, collecting and judging go on."""
+    """Pause training; serving, collecting and judging continue."""
     _submit(resolved, "pause", reason=why)
 
 
@@ -267,4 +269,4 @@ def _submit(resolved: Resolved, command: Command, *, reason: str) -> None:
     from openclaw_rl.store import submit_request
 
     submit_request(ledger_place(resolved.config), command, reason=reason)
-    click.echo(f"{command}: written down; a running trainer takes it up at its next tick")
+    click.echo(f"{command}: recorded; a running trainer applies it at its next tick")

@@ -1,4 +1,4 @@
-"""Agent programs that people use: how each is started on a task, without asking anybody, against a given server."""
+"""Agent programs in common use: the command that starts each on a task, without questions, against a given server."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from openclaw_rl.ports import AGENT_HOME, AgentCommand
 
 INSTRUCTION = "{instruction}"
 _LARGEST_FILE = 1 << 20
-"""bytes of a file that goes along with a command of one's own"""
+"""size limit, in bytes, for a file copied with a custom command"""
 
 Start = Callable[[ServerInfo, str, str], AgentCommand]
-"""the words after the program's name, its environment and its files, for a server, an instruction and the folder of the
-task, in which it is started"""
+"""the words after the program's name, its environment and its files, for a server, an instruction and the task's
+folder, in which it starts"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentProgram:
-    """An agent program: what it is called, what its executable is called, the line that installs it."""
+    """An agent program: its name, its executable, and the command that installs it."""
 
     name: str
     program: str
     install: str
     start: Start
     textual: tuple[str, ...] = ()
-    """what it is told besides where the model calls no tools"""
+    """extra words for a model that calls no tools"""
 
     def command(
         self, server: ServerInfo, instruction: str, folder: str, *, path: str, calls_tools: bool, more: Sequence[str]
     ) -> AgentCommand:
-        """How it is started: ``path`` is where it lies, ``more`` are further words for it."""
-        found = self.start(server, instruction, folder)
-        return replace(found, words=(path, *found.words, *(() if calls_tools else self.textual), *more))
+        """Return the start command: ``path`` is the executable, ``more`` are further words for it."""
+        base = self.start(server, instruction, folder)
+        return replace(base, words=(path, *base.words, *(() if calls_tools else self.textual), *more))
 
 
 def _claude_code(server: ServerInfo, instruction: str, _: str) -> AgentCommand:
@@ -77,7 +77,7 @@ def _opencode(server: ServerInfo, instruction: str, _: str) -> AgentCommand:
 
 
 def _openclaw(server: ServerInfo, instruction: str, folder: str) -> AgentCommand:
-    """Its commands and files are those of its workspace, wherever it is started; being lean, it puts nothing there."""
+    """Return the command with the task's folder as workspace; the lean settings write no files there."""
     place = f"{AGENT_HOME}/.openclaw"
     settings = merge(openclaw(server, key_env=None, lean=True), {"agents": {"defaults": {"workspace": folder}}})
     return AgentCommand(
@@ -125,15 +125,15 @@ AGENTS: Mapping[str, AgentProgram] = {
         ),
     )
 }
-"""the programs that are known by name"""
+"""the programs known by name"""
 
 
-# --- a command of the user's own --------------------------------------------------------------------------------------
+# --- a custom command -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnAgent:
-    """A command of the user's own: its words, and the small text files among them, which go along into its home."""
+    """A custom command: its words, and the small text files among them, which are copied to its home."""
 
     program: str
     words: tuple[str, ...]
@@ -141,12 +141,12 @@ class OwnAgent:
 
     @property
     def copied(self) -> bool:
-        """Whether the program itself is such a file."""
+        """Return True if the program itself is such a file."""
         return self.words[0] != self.program
 
     @classmethod
     def read(cls, command: str) -> OwnAgent:
-        """Raises ConfigError for a command that does not say where the task goes."""
+        """Parse a command; raises ConfigError if it has no place for the instruction."""
         words = _split(command)
         places, files = list[str](), dict[str, str]()
         for number, word in enumerate(words):
@@ -160,7 +160,7 @@ class OwnAgent:
         return cls(program=words[0], words=tuple(places), files=files)
 
     def command(self, server: ServerInfo, instruction: str, *, path: str, more: Sequence[str]) -> AgentCommand:
-        """How the program at ``path`` is started; it finds the server by the variables that the SDKs read."""
+        """Return the command for the program at ``path``; the SDKs' variables name the server."""
         words = [word.replace(INSTRUCTION, instruction) for word in self.words[1:]]
         return AgentCommand(
             words=(self.words[0] if self.copied else path, *words, *more),
@@ -190,13 +190,13 @@ def _split(command: str) -> list[str]:
 
 
 def _own_text(word: str) -> str | None:
-    """What a small text file of ours holds; None for any other word."""
+    """Return the content of a small text file of the user's; None for any other word."""
     path = Path(word)
     if INSTRUCTION in word or not path.is_file() or path.resolve().is_relative_to("/usr"):
         return None
     if path.stat().st_size > _LARGEST_FILE:
         return None
     try:
-        return path.read_bytes().decode()  # as it is: its line ends may matter
+        return path.read_bytes().decode()  # unchanged: its line ends may matter
     except UnicodeDecodeError:
         return None

@@ -1,11 +1,11 @@
-"""The one HTTP client of the public API: chat completions, whole or streamed, feedback, sessions, models.
+"""The HTTP client for the public API: chat completions, complete or streamed, feedback, sessions, models.
 
     async with ApiClient("http://127.0.0.1:30000/v1", key=key) as api:
         reply = await api.complete(prompt, session="s1", options={"max_tokens": 100})
         async with api.stream(prompt, session="s1") as reply:
             async for text in reply.deltas: ...
 
-It is a `ports.ChatClient`, so rollouts run on it; any other OpenAI-compatible server answers `complete` and `models`.
+It is a `ports.ChatClient`, so rollouts run on it; any other OpenAI-compatible server supports `complete` and `models`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from openclaw_rl.errors import BackendDown, BackendError, NotAllowed, OpenClawEr
 from openclaw_rl.ports import TurnReply
 from openclaw_rl.types import Json, Message, Prompt, Tool, ToolCall
 
-# Prompts and messages as the JSON of a chat completion. Pure.
+# Prompts and messages as chat completion JSON. Pure.
 
 
 def to_wire(prompt: Prompt) -> dict[str, Json]:
-    """A prompt as fields of a request."""
+    """Return a prompt as request fields."""
     body: dict[str, Json] = {"messages": [_message(message) for message in prompt.messages]}
     if prompt.tools:
         body["tools"] = [_tool(tool) for tool in prompt.tools]
@@ -42,7 +42,7 @@ def to_wire(prompt: Prompt) -> dict[str, Json]:
 
 
 def read_message(wire: Mapping[str, Any]) -> Message:
-    """The message of a choice; raises KeyError, TypeError or AttributeError for one that is none."""
+    """Return the message in a choice; raises KeyError, TypeError or AttributeError if it is malformed."""
     calls = tuple(
         ToolCall(
             id=call.get("id") or "", name=call["function"]["name"], arguments=call["function"]["arguments"] or "{}"
@@ -60,8 +60,8 @@ def read_message(wire: Mapping[str, Any]) -> Message:
 def _message(message: Message) -> dict[str, Json]:
     wire: dict[str, Json] = {"role": message.role, "content": message.content}
     if message.images:
-        shown = [{"type": "image_url", "image_url": {"url": url}} for url in message.images]
-        wire["content"] = [*shown, *([{"type": "text", "text": message.content}] if message.content else [])]
+        parts = [{"type": "image_url", "image_url": {"url": url}} for url in message.images]
+        wire["content"] = [*parts, *([{"type": "text", "text": message.content}] if message.content else [])]
     if message.tool_calls:
         wire["tool_calls"] = [
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
@@ -77,7 +77,7 @@ def _tool(tool: Tool) -> dict[str, Json]:
 
 
 CONNECT_SECONDS = 10.0
-"""a server that is there accepts a connection at once; how long a reply may take is the caller's choice"""
+"""a running server accepts a connection at once; the caller chooses the reply's time limit"""
 VERSION = "x-openclaw-rl-version"
 TURN = "x-openclaw-rl-turn"
 NOTES = "x-openclaw-rl-notes"
@@ -86,8 +86,8 @@ _OTHER_SERVER = "give the address that 'openclaw-rl up' prints, with /v1 at its 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiReply:
-    """A whole reply: the turn behind it, the version that answered, None where a server names none, and its seconds;
-    the numbers of the notes in its prompt."""
+    """A complete reply: its turn, the version that answered (None if the server names none), its seconds, and the
+    numbers of the notes in its prompt."""
 
     turn: str
     message: Message
@@ -101,10 +101,10 @@ class ApiReply:
 
     @property
     def own_version(self) -> int:
-        """The version that answered; raises BackendError for a reply of another kind of server."""
+        """Return the version that answered; raises BackendError for a reply from another kind of server."""
         if self.version is None:
             raise BackendError(
-                "the reply names no version: what answers is no OpenClaw-RL server",
+                "the reply names no version: it is not from an OpenClaw-RL server",
                 remedy="this needs an OpenClaw-RL server, not the engine behind it",
             )
         return self.version
@@ -112,9 +112,9 @@ class ApiReply:
 
 @dataclass(slots=True)
 class StreamedReply:
-    """A reply as it comes: its turn and the notes in its prompt are known before its first words.
+    """A streamed reply: its turn and the notes in its prompt are known before the first text.
 
-    So is its version, unless the server had to fill a silence before it knew it: then its first words tell.
+    So is its version, unless the server filled a silence before the version was known: the first text then names it.
     """
 
     turn: str
@@ -124,7 +124,7 @@ class StreamedReply:
 
     @property
     async def deltas(self) -> AsyncIterator[str]:
-        """The text, as it comes."""
+        """Yield the text as it arrives."""
         async for chunk in self.chunks:
             if self.version is None:
                 self.version = _fingerprinted(chunk)
@@ -135,7 +135,7 @@ class StreamedReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
-    """A model that a server lists; ``context`` and ``version`` are None where it does not say."""
+    """A model that a server lists; ``context`` and ``version`` are None if the server omits them."""
 
     name: str
     context: int | None
@@ -144,7 +144,7 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedNote:
-    """A standing note of the caller's, as a server lists it; ``put`` is what goes into prompts for it."""
+    """The caller's standing note, as a server lists it; ``put`` is its text in prompts."""
 
     number: int
     text: str
@@ -166,8 +166,8 @@ class ReplyToken:
 class ApiClient:
     """The server at ``url``, up to /v1.
 
-    Raises BackendDown when it cannot be reached or is starting, NotAllowed without the right key, TooMany at a limit,
-    RequestError for any other refusal, BackendError for an answer that is none of this API.
+    Raises BackendDown if it cannot be reached or is starting, NotAllowed without the right key, TooMany at a limit,
+    RequestError for any other refusal, BackendError for an answer outside this API.
     """
 
     def __init__(
@@ -181,14 +181,14 @@ class ApiClient:
         timeout: float | None = None,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
-        """``model`` empty is the one that is served; ``timeout`` None waits for a reply without end."""
+        """``model`` empty selects the served one; ``timeout`` None sets no time limit for a reply."""
         self.url = url.rstrip("/").removesuffix("/chat/completions")
         self._key_remedy, self._model = key_remedy, model
         headers = {"authorization": f"Bearer {key}"} if key else {}
         if agent:
             headers["user-agent"] = agent
         waits = httpx2.Timeout(timeout, connect=CONNECT_SECONDS)
-        verify = not self.url.startswith("http://")  # reading all certificates takes as long as ten requests
+        verify = not self.url.startswith("http://")  # loading all certificates takes as long as ten requests
         self._client = httpx2.AsyncClient(headers=headers, timeout=waits, transport=transport, verify=verify)
 
     async def __aenter__(self) -> Self:
@@ -200,24 +200,24 @@ class ApiClient:
         await self.close()
 
     async def close(self) -> None:
-        """Give the connections back. Safe to call twice."""
+        """Close the connections. Safe to call twice."""
         await self._client.aclose()
 
     async def models(self) -> tuple[ServedModel, ...]:
-        """What the server lists, the model that it serves first."""
+        """Return the listed models, the served one first."""
         body = await self._call("GET", "/models")
         try:
-            found = tuple(
-                ServedModel(name=str(one["id"]), context=one.get("context_length"), version=one.get("version"))
-                for one in body["data"]
+            models = tuple(
+                ServedModel(name=str(item["id"]), context=item.get("context_length"), version=item.get("version"))
+                for item in body["data"]
             )
         except (KeyError, TypeError, AttributeError):
-            found = ()
-        if not found:
+            models = ()
+        if not models:
             raise BackendError(
                 f"what answers at {self.url} is no OpenClaw-RL server: it lists no models", remedy=_OTHER_SERVER
             )
-        return found
+        return models
 
     async def complete(
         self,
@@ -230,8 +230,11 @@ class ApiClient:
         notes: bool = True,
         options: Mapping[str, Json] | None = None,
     ) -> ApiReply:
-        """One whole reply. A ``session`` makes it a main turn of that session, ``done`` its last; ``options`` are
-        further fields of the request. ``notes`` False keeps standing notes out of its prompt."""
+        """Request one complete reply.
+
+        A ``session`` makes it a main turn of that session, ``done`` its last; ``options`` are further request fields.
+        ``notes`` False omits standing notes from its prompt.
+        """
         began = time.monotonic()
         headers = _headers(session=session, group=group, done=done, train=train, notes=notes)
         with _reaching(self.url):
@@ -259,7 +262,7 @@ class ApiClient:
         train: bool = True,
         options: Mapping[str, Json] | None = None,
     ) -> AsyncIterator[StreamedReply]:
-        """The reply, once it has begun; leaving early stops it. ``train`` False keeps it out of training."""
+        """Yield the reply once it has started; leaving early stops it. ``train`` False excludes it from training."""
         body = {**self._body(prompt, options), "stream": True}
         headers = _headers(session=session, train=train)
         request = self._client.stream("POST", f"{self.url}/chat/completions", json=body, headers=headers)
@@ -272,71 +275,73 @@ class ApiClient:
                 yield StreamedReply(turn, _version(response), _notes(response), _chunks(response.aiter_lines()))
 
     async def ask(self, prompt: Prompt, *, session: str, group: str | None = None, done: bool = False) -> TurnReply:
-        """One reply for a rollout."""
+        """Request one reply for a rollout."""
         reply = await self.complete(prompt, session=session, group=group, done=done)
         return TurnReply(turn=reply.turn, message=reply.message, version=reply.own_version)
 
     async def feedback(self, turn: str, *, score: float | None = None, hint: str | None = None) -> None:
-        """What an environment pays for a turn, and its hint."""
+        """Send an environment's reward for a turn, and its hint."""
         await self.send_feedback(turn, source="environment", score=score, hint=hint)
 
     async def send_feedback(self, turn: str, **fields: Json) -> None:
-        """Feedback on a turn by the API's own fields, such as ``thumb`` and ``comment``; None is left out."""
+        """Send feedback on a turn in the API's own fields, such as ``thumb`` and ``comment``; None is omitted."""
         await self._call(
             "POST", "/feedback", {"turn": turn, **{name: value for name, value in fields.items() if value is not None}}
         )
 
     async def notes(self) -> tuple[ServedNote, ...]:
-        """The caller's standing notes, oldest first."""
-        return tuple(_served_note(one) for one in (await self._call("GET", "/notes"))["data"])
+        """Return the caller's standing notes, oldest first."""
+        return tuple(_served_note(item) for item in (await self._call("GET", "/notes"))["data"])
 
     async def add_note(self, text: str) -> ServedNote:
-        """A note of the caller's own, in force at once."""
+        """Add the caller's own note, active at once."""
         return _served_note(await self._call("POST", "/notes", {"text": text}))
 
     async def switch_note(self, number: int, enabled: bool) -> ServedNote:
-        """Put a note into prompts or keep it out."""
+        """Enable or disable a note in prompts."""
         return _served_note(await self._call("PATCH", f"/notes/{number}", {"enabled": enabled}))
 
     async def accept_note(self, number: int) -> ServedNote:
-        """A proposed note is meant for all replies."""
+        """Accept a proposed note for all replies."""
         return _served_note(await self._call("POST", f"/notes/{number}/accept"))
 
     async def decline_note(self, number: int, *, only_here: bool = False) -> ServedNote:
-        """A proposed note is not meant for all replies; ``only_here``: it was meant for one."""
+        """Decline a proposed note; ``only_here``: it was meant for one reply."""
         return _served_note(await self._call("POST", f"/notes/{number}/decline", {"only_here": only_here}))
 
     async def remove_note(self, number: int) -> None:
-        """Take a note away for good."""
+        """Remove a note permanently."""
         await self._call("DELETE", f"/notes/{number}")
 
     async def control(
         self, command: str, *, version: int | None = None, turn: str | None = None, reason: str | None = None
     ) -> int:
-        """Tell the run what to do (rollback, pause, resume, pin, unpin); the number of the request."""
-        given = {"command": command, "version": version, "turn": turn, "reason": reason}
-        found = await self._call("POST", "/control", {name: one for name, one in given.items() if one is not None})
-        return int(found["request"])
+        """Send a control command (rollback, pause, resume, pin, unpin); return the request's number."""
+        fields = {"command": command, "version": version, "turn": turn, "reason": reason}
+        answer = await self._call(
+            "POST", "/control", {name: value for name, value in fields.items() if value is not None}
+        )
+        return int(answer["request"])
 
     async def tokens(self, turn: str) -> tuple[ReplyToken, ...]:
-        """The tokens of a turn's reply, each with its text and the log-prob it was sampled with."""
-        found = await self._call("GET", f"/turns/{_segment(turn)}/tokens")
-        return tuple(ReplyToken(**one) for one in found["reply"])
+        """Return the tokens in a turn's reply, each with its text and its sampling log-prob."""
+        answer = await self._call("GET", f"/turns/{_segment(turn)}/tokens")
+        return tuple(ReplyToken(**item) for item in answer["reply"])
 
     async def reward(self, session: str, *, score: float | None = None, failed: str | None = None) -> None:
-        """What an environment pays a whole session, or why it failed through no fault of the policy's."""
+        """Send an environment's reward for an entire session, or the failure that was not the policy's fault."""
         body = {"score": score} if failed is None else {"failed": failed}
         await self._call("POST", f"/sessions/{_segment(session)}/reward", body)
 
     async def end(self, session: str) -> None:
-        """Nothing more comes of a session, so that its last turn need not wait."""
+        """End a session, so that its last turn does not wait for a next message."""
         await self._call("POST", f"/sessions/{_segment(session)}/end", {})
 
     async def delete_session(self, session: str, *, user: str | None = None) -> str:
-        """Delete a session with everything of it; what went and what remains, in a sentence."""
+        """Delete a session and all its data; return a sentence on the deleted and the remaining data."""
         whose = f"?user={quote(user, safe='')}" if user is not None else ""
-        found = await self._call("DELETE", f"/sessions/{_segment(session)}{whose}")
-        return str(found["message"])
+        answer = await self._call("DELETE", f"/sessions/{_segment(session)}{whose}")
+        return str(answer["message"])
 
     def _body(self, prompt: Prompt, options: Mapping[str, Json] | None) -> dict[str, Json]:
         return {"model": self._model, **to_wire(prompt), **(options or {})}
@@ -385,17 +390,17 @@ def _headers(
         headers["x-openclaw-rl-train"] = "off"
     if not notes:
         headers["x-openclaw-rl-notes"] = "off"
-    return httpx2.Headers(headers, encoding="utf-8")  # the default is ASCII, and names are any text
+    return httpx2.Headers(headers, encoding="utf-8")  # the default is ASCII, and names may be any text
 
 
 def _segment(name: str) -> str:
-    """A name as one segment of a path; its dots are escaped, since "." and ".." would be folded away."""
+    """Return a name as one path segment; dots are escaped, since "." and ".." would be normalized away."""
     return quote(name, safe="").replace(".", "%2E")
 
 
 @contextmanager
 def _reaching(url: str) -> Iterator[None]:
-    """Errors of the connection with what to do about them."""
+    """Convert connection errors to `BackendDown` with a remedy."""
     try:
         yield
     except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.InvalidURL, httpx2.UnsupportedProtocol) as error:
@@ -410,8 +415,8 @@ def _reaching(url: str) -> Iterator[None]:
 
 
 def _served_note(found: Mapping[str, Json]) -> ServedNote:
-    known = {name: found[name] for name in ("number", "text", "kind", "state", "replaced_by")}
-    return ServedNote(**known, put=found.get("put", found["text"]))
+    fields = {name: found[name] for name in ("number", "text", "kind", "state", "replaced_by")}
+    return ServedNote(**fields, put=found.get("put", found["text"]))
 
 
 def _version(response: httpx2.Response) -> int | None:
@@ -432,13 +437,13 @@ def _error_message(response: httpx2.Response) -> str:
 
 
 def _fingerprinted(chunk: Mapping[str, Any]) -> int | None:
-    """The version that a chunk says it is of."""
+    """Return the version in a chunk's fingerprint."""
     number = str(chunk.get("system_fingerprint") or "").removeprefix("openclaw-rl-v")
     return int(number) if number.isdecimal() else None
 
 
 async def _chunks(lines: AsyncIterator[str]) -> AsyncIterator[Mapping[str, Any]]:
-    """The chunks of a stream; raises BackendDown when the stream reports that it failed."""
+    """Yield a stream's chunks; raises BackendDown if the stream reports a failure."""
     async for line in lines:
         if not line.startswith("data: ") or line == "data: [DONE]":
             continue

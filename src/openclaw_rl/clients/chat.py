@@ -1,7 +1,7 @@
 """A conversation with a running server, from a terminal or a pipe.
 
-`TerminalChat` takes what a person types, a message or a command, and writes what comes of it; `describe_turn` says what
-became of a correction.
+`TerminalChat` handles a typed line, a message or a command, and writes the result; `describe_turn` reports a
+correction's effects.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from openclaw_rl.clients.api import ApiClient, ServedNote
 
 
-# What a person in a conversation is told of standing notes: which ones are new, and all of them on request.
+# Standing notes in a conversation: new ones as they are made, and all of them on request.
 
 _LOOK = 0.1
-"""seconds between two looks for a new note"""
+"""seconds between two checks for a new note"""
 _PROMPTED = ("in force", "learning", "kept")
-"""the states in which a note is in prompts"""
+"""the states of notes in prompts"""
 
 
 class NewNotes:
-    """Knows which notes were there before; a server that has no notes has none to tell of."""
+    """Tracks known notes to report new ones; a server without notes has none to report."""
 
     def __init__(self, client: ApiClient, notice: float) -> None:
         self._client = client
@@ -36,28 +36,28 @@ class NewNotes:
         self._known = True
 
     async def begin(self) -> None:
-        """Nothing that is there now is new."""
+        """Record the present notes as known."""
         await self._new()
 
     async def lines(self) -> list[str]:
-        """What to tell of notes made since; waits a moment for them."""
-        found = await self._new()
+        """Return lines on new notes; wait a moment for them."""
+        lines = await self._new()
         for _ in range(round(self._notice / _LOOK)):
-            if found or not self._known:
+            if lines or not self._known:
                 break
             await asyncio.sleep(_LOOK)
-            found = await self._new()
-        return found
+            lines = await self._new()
+        return lines
 
     async def all(self) -> list[str]:
-        """Every note with its state."""
+        """Return every note with its state."""
         notes = [note for note in await self._listed() if note.state not in ("replaced", "declined")]
         if not notes:
             return ["no notes yet: tell me how you would like replies, and I keep to it"]
         return [f"{note.number:>4}  {note.state:<9}  {note.text}{_put_as(note)}" for note in notes]
 
     async def change(self, word: str, number: int) -> None:
-        """Switch a note off or on, remove it, or answer whether it was meant for all replies (yes, no, here)."""
+        """Switch a note off or on, remove it, or answer if it was meant for all replies (yes, no, here)."""
         if word == "yes":
             await self._client.accept_note(number)
             return
@@ -74,18 +74,18 @@ class NewNotes:
             return ()
         try:
             return await self._client.notes()
-        except RequestError:  # another kind of server, or an older one
+        except RequestError:  # a server of another kind, or an older release
             self._known = False
             return ()
 
     async def _new(self) -> list[str]:
         notes = await self._listed()
-        found = [note for note in notes if note.state in _PROMPTED and not self._told.get(note.number)]
-        asked = [note for note in notes if note.state == "proposed" and note.number not in self._told]
+        prompted = [note for note in notes if note.state in _PROMPTED and not self._told.get(note.number)]
+        proposed = [note for note in notes if note.state == "proposed" and note.number not in self._told]
         replaced = {note.replaced_by: note for note in notes if note.replaced_by is not None}
         self._told |= {note.number: note.state != "proposed" for note in notes}
-        told = [_told(note, replaced.get(note.number)) for note in found]
-        return told + [_asked(note) for note in asked[-1:]]
+        lines = [_told(note, replaced.get(note.number)) for note in prompted]
+        return lines + [_asked(note) for note in proposed[-1:]]
 
 
 def _told(note: ServedNote, old: ServedNote | None) -> str:
@@ -103,16 +103,16 @@ def _put_as(note: ServedNote) -> str:
 
 
 PATIENCE = 330.0
-"""seconds without a sign of life after which a reply is given up; a server that restarts holds requests"""
+"""seconds of silence after which a reply is abandoned; a restarting server holds requests"""
 
 Write = Callable[[str], None]
 Look = Callable[[str], Sequence[str]]
-"""what became of a turn, line by line"""
+"""a turn's effects, line by line"""
 Command = Callable[[str], Awaitable[None]]
 
 
 class Asker(Protocol):
-    """Sees that a message may be a correction, and keeps what its author answers."""
+    """Detects a message that may be a correction, and stores its author's answer."""
 
     async def doubt(self, request: str, reply: str, message: str) -> Doubt | None: ...
 
@@ -121,7 +121,7 @@ class Asker(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Question:
-    """What was asked of the author of a message, and the turn that it is about."""
+    """A question to a message's author, and the turn that it is about."""
 
     turn: str
     exchange: tuple[str, str, str]
@@ -129,10 +129,10 @@ class _Question:
 
 
 class TerminalChat:
-    """One conversation after another. ``say`` writes replies and what commands answer, ``note`` what happens meanwhile.
+    """A series of conversations. ``say`` writes replies and command output, ``note`` all other events.
 
-    A line that begins with / is a command; a person who wants to send such a line puts a space before it.
-    With an ``asker``, a message that may be a correction is asked about.
+    A line that starts with / is a command; a space before the / sends it as a message. With an ``asker``, a message
+    that may be a correction leads to a question.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class TerminalChat:
         asker: Asker | None = None,
         notice: float = 0.0,
     ) -> None:
-        """``notice`` is how many seconds after a reply a new standing note is waited for, to tell of it at once."""
+        """``notice`` is the wait for a new standing note after a reply, in seconds, to report it at once."""
         self._client = client
         self._notes = NewNotes(client, notice)
         self._say, self._note, self._look, self._asker = say, note, look, asker
@@ -163,9 +163,9 @@ class TerminalChat:
                 "what you asked for; /notes off, on, rm, yes, here or no NUMBER changes one",
                 self._list_notes,
             ),
-            "/why": ("what became of the last correction", self._why),
-            "/version": ("which version answers", self._which),
-            "/new": ("begin a new conversation", lambda _: self.end()),
+            "/why": ("the last correction's effects", self._why),
+            "/version": ("the version that answers", self._which),
+            "/new": ("start a new conversation", lambda _: self.end()),
             "/help": ("this list", self._help),
         }
         if asker is not None:
@@ -177,25 +177,25 @@ class TerminalChat:
         }
 
     async def handle(self, line: str) -> bool:
-        """Act on one line; False when it was the last."""
-        word, _, rest = line.partition(" ")
+        """Handle one line; return False if it was the last."""
+        word, _, argument = line.partition(" ")
         if word == "/quit":
             return False
         if word.startswith("/"):
-            await self._command(word, rest.strip())
+            await self._command(word, argument.strip())
         elif line.strip():
             await self._send(line.strip())
         return True
 
     async def greet(self) -> None:
-        """Write which model answers; raises when none does."""
+        """Write the serving model's name; raises if no server answers."""
         model = (await self._client.models())[0]
         self._version = model.version
         await self._notes.begin()
         self._note(f"{model.name} at {self._client.url}{_at(model.version)}; /help lists the commands")
 
     async def end(self) -> None:
-        """Begin anew; the conversation so far is over."""
+        """End the conversation and start a new one."""
         if self._turns:
             await self._client.end(self._session)
         self._messages, self._turns, self._session, self._question = (), [], new_id(), None
@@ -225,32 +225,32 @@ class TerminalChat:
         await self._ask_about(messages)
 
     async def _ask_about(self, messages: Sequence[Message]) -> None:
-        """Ask what the last message meant, if it may be a correction and is not understood as one."""
+        """Ask for the last message's meaning if it may be a correction but was not understood."""
         self._question = None
         if self._asker is None or len(self._turns) < 2:
             return
-        request, reply, message = (each.content for each in messages[-3:])
+        request, reply, message = (item.content for item in messages[-3:])
         doubt = await self._asker.doubt(request, reply, message)
         if doubt is not None:
             self._question = _Question(turn=self._turns[-2], exchange=(request, reply, message), doubt=doubt)
             self._note(f"did you mean: {_meaning(doubt)}? /yes or /no")
 
     async def _answer(self, *, meant: bool) -> None:
-        """Take the answer: feedback on the turn before if it was meant, and a line of the user's own either way."""
-        asked, asker = self._question, self._asker
-        if asked is None or asker is None:
+        """Record the answer: as feedback on the previous turn if it was meant, and always as the user's own line."""
+        question, asker = self._question, self._asker
+        if question is None or asker is None:
             self._note("nothing was asked")
             return
         if meant:
-            fields = {"thumb": "down" if asked.doubt.score < 0 else "up"}
-            if asked.doubt.hints:
-                fields["comment"] = asked.doubt.hints[0].text
-            await self._client.send_feedback(asked.turn, **fields)
-            self._corrected = asked.turn
-        asker.keep(*asked.exchange, asked.doubt, meant=meant)
+            fields = {"thumb": "down" if question.doubt.score < 0 else "up"}
+            if question.doubt.hints:
+                fields["comment"] = question.doubt.hints[0].text
+            await self._client.send_feedback(question.turn, **fields)
+            self._corrected = question.turn
+        asker.keep(*question.exchange, question.doubt, meant=meant)
         self._question = None
         self._note("noted as a correction; /why says what becomes of it" if meant else "noted: it was no correction")
-        if meant and asked.doubt.hints:
+        if meant and question.doubt.hints:
             await self._tell_notes()
 
     async def _tell_notes(self) -> None:
@@ -268,7 +268,7 @@ class TerminalChat:
             self._say(f"{line}\n")
 
     def _compare_version(self, version: int | None) -> None:
-        """Note when another version answers than before."""
+        """Report a change of the answering version."""
         if version is not None and self._version is not None and version != self._version:
             self._note(f"version {version} has taken over (before: {self._version})")
         self._version = version if version is not None else self._version
@@ -293,7 +293,7 @@ class TerminalChat:
             await self._tell_notes()
 
     async def _why(self, _: str) -> None:
-        """A correction is a command, or simply the message after a reply: then it is about the reply before."""
+        """Explain the last correction: a command, or else the last message, which is about the reply before it."""
         turn = self._corrected or (self._turns[-2] if len(self._turns) > 1 else None)
         if turn is None:
             self._note("nothing has been corrected yet: answer a reply, or say /good, /bad or /fix TEXT")
@@ -322,7 +322,7 @@ def _at(version: int | None) -> str:
 
 
 def describe_turn(turn: Mapping[str, Any], versions: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What became of a turn, from what `views` show: how it was judged, what it taught, which version learned it."""
+    """Return a turn's history from `views`: its verdict, its hints, and the version trained on it."""
     message = turn["prompt"]["messages"][-1].get("content", "")
     lines = [f"turn {turn['id']}, answered by version {turn['version']}: {_short(message)}"]
     verdict = turn["verdict"]
@@ -337,10 +337,10 @@ def describe_turn(turn: Mapping[str, Any], versions: Sequence[Mapping[str, Any]]
 
 def _use(turn: Mapping[str, Any], versions: Sequence[Mapping[str, Any]]) -> str:
     if turn["step"] is not None:
-        made = [version for version in versions if version["step"] == turn["step"]]
-        if not made:
+        results = [version for version in versions if version["step"] == turn["step"]]
+        if not results:
             return f"used by step {turn['step']}, which made no version"
-        return f"used by step {turn['step']}, which made version {made[0]['number']} ({made[0]['state']})"
+        return f"used by step {turn['step']}, which made version {results[0]['number']} ({results[0]['state']})"
     if turn["dropped"]:
         return f"not trained: {turn['dropped']['reason']} {turn['dropped']['detail']}".rstrip()
     return "not trained yet: it waits for a batch"

@@ -1,7 +1,7 @@
-"""How clients reach a running server: what goes into their settings, and how it gets there.
+"""Connects clients to a running server: their settings, and the file that receives these.
 
-`read_server` asks the server what it serves; `openclaw` and `recipe` say what a client needs of it; `write` merges that
-into a settings file. Everything between is pure.
+`read_server` reads the served model; `openclaw` and `recipe` return a client's settings; `write` merges them into a
+settings file. All other functions are pure.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ if TYPE_CHECKING:
 Settings: TypeAlias = dict[str, Any]
 
 PROVIDER = "openclaw-rl"
-"""the provider's name in a client's settings; the plugin for OpenClaw looks for it"""
+"""the provider's name in a client's settings, which the OpenClaw plugin reads"""
 NO_KEY = "local"
-"""what is sent where a client insists on a key and the server asks for none"""
+"""the key for clients that require one if the server requires none"""
 LONGEST = 8192
-"""most tokens of one reply that a client's settings name"""
+"""most tokens in one reply in a client's settings"""
 PATIENCE = 600
-"""seconds a client waits: the server holds requests rather than refuse them"""
+"""seconds a client waits: the server holds requests instead of refusing them"""
 
 
 OUTRIGHT = (
     "rate a reply in the client itself: a message that is only /good, /bad, 👍 or 👎, or /fix TEXT (what would have"
     " made it better). Where the client keeps / for its own commands, a thumb does it, or a space before the /"
 )
-"""what to tell whoever connects a client; `serve.outright` switches it"""
+"""the text on inline feedback commands for a user who connects a client; `serve.outright` switches them"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerInfo:
-    """A running server: its address up to /v1, the model it serves, the tokens of prompt and reply together."""
+    """A running server: its address up to /v1, its model, the token limit for prompt and reply together."""
 
     url: str
     model: str
@@ -50,12 +50,12 @@ class ServerInfo:
 
     @property
     def side(self) -> str:
-        """The same model for calls that are never trained on."""
+        """Return the same model's name for calls that are never trained on."""
         return f"{self.model}-side"
 
     @property
     def output(self) -> int:
-        """Most tokens of one reply: a quarter of the context, so that a request of this length has room to be asked."""
+        """Return the most tokens in one reply: a quarter of the context, so that a prompt has room."""
         return min(LONGEST, self.context // 4)
 
     @property
@@ -65,7 +65,7 @@ class ServerInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """What to tell a client: the text, and where it belongs."""
+    """A client's settings: the text, and its place."""
 
     where: str
     text: str
@@ -75,7 +75,7 @@ class Recipe:
 
 
 async def read_server(url: str, key: str | None = None) -> ServerInfo:
-    """What the server at ``url`` serves. Raises BackendDown when none answers, NotAllowed when the key is wrong."""
+    """Return the server at ``url``. Raises BackendDown if none answers, NotAllowed for a wrong key."""
     from openclaw_rl.clients.api import ApiClient
 
     remedy = "name the variable that holds the server's key with --key-env NAME"
@@ -84,7 +84,8 @@ async def read_server(url: str, key: str | None = None) -> ServerInfo:
 
 
 def server_info(url: str, model: ServedModel) -> ServerInfo:
-    """What a listed model says. BackendError for one that is not this server's, BackendDown while it loads."""
+    """Return the server for a listed model. Raises BackendError for another kind of server, BackendDown while it
+    loads."""
     if model.context is None:
         raise BackendError(
             f"what answers at {url} is no OpenClaw-RL server: its list of models names no context_length",
@@ -101,9 +102,9 @@ def server_info(url: str, model: ServedModel) -> ServerInfo:
 def openclaw(
     found: ServerInfo, *, key_env: str | None, lean: bool = False, plugin: bool = False, max_tokens: int | None = None
 ) -> Settings:
-    """The part of openclaw.json that this server needs. ``key_env`` None: the server asks for no key.
+    """Return this server's part of openclaw.json. ``key_env`` None: the server requires no key.
 
-    ``lean`` shrinks the prompt to about 3,000 tokens; ``plugin`` lets the plugin see which run a call belongs to.
+    ``lean`` shrinks the prompt to about 3,000 tokens; ``plugin`` allows the plugin to read each call's run id.
     """
     limit = min(max_tokens or found.output, found.output)
     provider = {
@@ -134,13 +135,13 @@ def _openclaw_model(name: str, context: int, output: int) -> Settings:
         "cost": {"input": 0, "output": 0, "cacheRead": 0, "cacheWrite": 0},
         "contextWindow": context,
         "maxTokens": output,
-        # Both make OpenClaw say which conversation a call belongs to.
+        # Both make OpenClaw send a call's conversation id.
         "compat": {"supportsPromptCacheKey": True, "sendSessionAffinityHeaders": True},
     }
 
 
 def _openclaw_roles(found: ServerInfo) -> Settings:
-    """The talk goes to the model, all work beside it to the alias that is never trained on."""
+    """Use the model for the conversation, and the alias that is never trained on for all other calls."""
     side = f"{PROVIDER}/{found.side}"
     return {
         "model": {"primary": f"{PROVIDER}/{found.model}"},
@@ -151,7 +152,7 @@ def _openclaw_roles(found: ServerInfo) -> Settings:
 
 
 def _lean(context: int) -> Settings:
-    """No injected files, no skills, four tools, no heartbeat; a summary is kept as a small model writes it."""
+    """Return settings without injected files, skills or heartbeat, with four tools; summaries are not checked."""
     compaction = {"mode": "default", "qualityGuard": {"enabled": False}, "keepRecentTokens": max(256, context // 8)}
     return {
         "agents": {
@@ -171,7 +172,7 @@ def _lean(context: int) -> Settings:
 
 
 def recipe(client: str, found: ServerInfo, *, key_env: str | None) -> Recipe:
-    """What to tell ``client``; it must be one of `CLIENTS`."""
+    """Return the settings for ``client``, which must be one of `CLIENTS`."""
     return CLIENTS[client](found, key_env)
 
 
@@ -259,7 +260,7 @@ def to_json(settings: Settings) -> str:
 
 
 def merge(old: Settings, new: Settings) -> Settings:
-    """``old`` with ``new`` over it: tables are joined, anything else is replaced, and nothing else is touched."""
+    """Return ``old`` with ``new`` merged over it: tables are joined, other values replaced, all else unchanged."""
     joined = dict(old)
     for name, value in new.items():
         before = joined.get(name)
@@ -268,19 +269,19 @@ def merge(old: Settings, new: Settings) -> Settings:
 
 
 def never_wider(before: Settings, settings: Settings) -> Settings:
-    """``settings`` without the right to any tool that the owner has kept from the agent."""
-    theirs, ours = before.get("tools"), settings.get("tools")
-    if not isinstance(theirs, dict) or ours is None:
+    """Return ``settings`` without any tool permission that the owner has denied the agent."""
+    existing, proposed = before.get("tools"), settings.get("tools")
+    if not isinstance(existing, dict) or proposed is None:
         return settings
-    allow = theirs.get("allow", ours["allow"])
-    deny = [*theirs.get("deny", ()), *(tool for tool in ours["deny"] if tool not in theirs.get("deny", ()))]
-    return {**settings, "tools": {**ours, "allow": allow, "deny": deny}}
+    allow = existing.get("allow", proposed["allow"])
+    deny = [*existing.get("deny", ()), *(tool for tool in proposed["deny"] if tool not in existing.get("deny", ()))]
+    return {**settings, "tools": {**proposed, "allow": allow, "deny": deny}}
 
 
 def write(path: Path, settings: Settings) -> Path | None:
-    """Merge ``settings`` into the file and give the backup's place, None when there was nothing to keep.
+    """Merge ``settings`` into the file and return the backup's path, None if there was nothing to back up.
 
-    The file appears whole or stays as it was. Raises ConfigError for one that would lose its comments.
+    The file is written atomically. Raises ConfigError for a file whose comments would be lost.
     """
     path = path.resolve()
     before = read(path)
@@ -289,28 +290,28 @@ def write(path: Path, settings: Settings) -> Path | None:
         return None
     backup = _back_up(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    files.write(path, to_json(after) + "\n", mode=0o600)  # for its owner alone: such files hold keys
+    files.write(path, to_json(after) + "\n", mode=0o600)  # for its owner alone: such files contain keys
     return backup
 
 
 def read(path: Path) -> Settings:
-    """The settings in a file, none where there is no file."""
+    """Return the settings in a file; empty without a file."""
     if not path.exists():
         return {}
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ConfigError(
             f"{path} is not plain JSON ({error}): comments and other JSON5 would be lost by writing it",
             remedy="run this again without --write and copy what it prints into the file",
         ) from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise ConfigError(f"{path} holds no object of settings", remedy="name another file with --config")
-    return found
+    return content
 
 
 def _back_up(path: Path) -> Path | None:
-    """A copy beside the file under a name that was free."""
+    """Copy the file to an unused name beside it."""
     if not path.exists():
         return None
     names = chain([".before-openclaw-rl"], (f".before-openclaw-rl.{number}" for number in count(2)))

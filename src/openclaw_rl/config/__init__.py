@@ -1,10 +1,11 @@
 """The settings: one typed tree, one TOML file; the only module that reads the environment.
 
-settings the tree, each setting documented where it is declared; values: the types for their values names    the flags
-and environment names that select a setting; renamed: keys from earlier releases; stated: names
+settings the tree, each setting documented where it is declared; values: the types for their values
+names    the flags and environment names that select a setting; renamed: keys from earlier releases, and names
          used elsewhere whose value is fixed
-sources  defaults < preset < known environment names < file < OPENCLAW_RL__SECTION__SETTING < --set and flags keys
-the user of each bearer key shown    output for users: the table, the JSON, the commented file
+sources  defaults < preset < known environment names < file < OPENCLAW_RL__SECTION__SETTING < --set and flags
+keys     the user of each bearer key
+shown    output for users: the table, the JSON, the commented file
 """
 
 from openclaw_rl.config.keys import api_keys

@@ -1,7 +1,8 @@
 """Prompts for simulated users: everyday prompts and generated word problems; and relevance checks for replies. Pure.
 
-training(), held_out()      two halves without a common prompt, also after additions is_relevant(task, reply)    the
-reply names the subject of the task names_subject(text, reply)  the same for any question, judged by its own words
+training(), held_out()      two halves without a common prompt, also after additions
+is_relevant(task, reply)    the reply names the task's subject
+names_subject(text, reply)  the same for any question, judged by its own words
 """
 # ruff: noqa: SIM905  (a word list is more readable as one text)
 
