@@ -216,7 +216,7 @@ def test_it_works_in_a_pipe_and_its_exit_code_tells(tmp_path: Path) -> None:
         assert (done.returncode, done.stderr.splitlines()[-1]) == (0, "noted: the last reply was good")
         hello, reason, remedy = done.stdout.splitlines()
         assert hello == "Hello there."
-        assert reason == f"what became of it cannot be seen from here: there is no ledger at {tmp_path}/ledger.db"
+        assert reason == f"its state cannot be read from here: there is no ledger at {tmp_path}/ledger.db"
         assert remedy == "name the run with --run-dir"
         assert [said.score for said in server.ledger.feedback] == [1.0]
         assert len(server.ledger.endings) == 1

@@ -398,7 +398,10 @@ def test_the_command_needs_to_know_whose_session_it_is(tmp_path: Path) -> None:
         for user in ("ann", "bob"):
             ledger.add(1.0, user=user, session="s", outcome={"session": "s"})
     refused = CliRunner().invoke(cli, ["delete", "s", "--yes", "--run-dir", str(tmp_path)])
-    assert (refused.exit_code, "ann, bob have a session 's' each; say whose with --user" in str(refused.exception)) == (
+    assert (
+        refused.exit_code,
+        "ann, bob have a session 's' each; name the user with --user" in str(refused.exception),
+    ) == (
         1,
         True,
     )

@@ -225,7 +225,7 @@ async def test_a_correction_that_nobody_hears_is_told_so(
     report = await run(config(tmp_path), plan(preference=mumbling, probes=1, sessions=2), Recording())
     assert (report.note, report.end, report.learned) == (None, None, False)
     print_report(report)
-    assert "no correction was heard as a rule in 4 turns" in capsys.readouterr().out
+    assert "no correction was read as a rule in 4 turns" in capsys.readouterr().out
     assert report.plain()["state"] is None
 
 

@@ -99,7 +99,7 @@ def test_what_a_share_cannot_do_is_said() -> None:
     ]
     named = config("gpus.rollout=1", "policy.device=cuda:1")
     assert list(device_notes(named, visible=2)) == [
-        "gpus.rollout changes nothing: policy.device = cuda:1 says where it runs"
+        "gpus.rollout changes nothing: policy.device = cuda:1 selects the device"
     ]
     assert list(device_notes(config(), visible=1)) == []
 

@@ -146,9 +146,9 @@ def test_either_name_stands_for_both_duties_and_two_names_are_two_processes() ->
 @pytest.mark.parametrize(
     ("sets", "note"),
     [
-        (["judge.kind=rules"], "judge.models changes nothing: judge.kind = rules says who judges"),
-        (["judge.custom=mine:score"], "judge.models changes nothing: judge.custom says who judges"),
-        (["judge.llm.base_url=http://h/v1"], "judge.llm.base_url changes nothing: judge.models says who judges"),
+        (["judge.kind=rules"], "judge.models changes nothing: judge.kind = rules selects the judge"),
+        (["judge.custom=mine:score"], "judge.models changes nothing: judge.custom selects the judge"),
+        (["judge.llm.base_url=http://h/v1"], "judge.llm.base_url changes nothing: judge.models selects the judge"),
         ([], None),
     ],
 )

@@ -31,7 +31,7 @@ def test_notes_are_made_seen_and_changed(run_dir: Path) -> None:
     assert "no notes; a correction in a conversation makes one" in typed(run_dir)
     assert typed(run_dir, "add", "Answer in one sentence.") == "noted for local: Answer in one sentence.   (note 1)\n"
     assert typed(run_dir, "add", "answer in one sentence") == (
-        "note 1 says so already (in force): Answer in one sentence.\n"
+        "note 1 has the same text (in force): Answer in one sentence.\n"
     )
     assert typed(run_dir, "add", "--fact", "I am vegetarian.").startswith("noted for local: I am vegetarian.")
     assert typed(run_dir, "edit", "1", "Answer in full detail.") == (
@@ -70,7 +70,7 @@ def test_where_several_people_have_a_key_it_must_be_said_whose_note_it_is(run_di
     keys.write_text("ann:first-secret-key\nbob:second-secret-key\n")
     keys.chmod(0o600)
     words = ("add", "Answer in one sentence.", "--set", f"serve.keys_file={keys}")
-    with pytest.raises(ConfigError, match="several people have a key: ann, bob; say whose note it is with --user"):
+    with pytest.raises(ConfigError, match="several people have a key: ann, bob; name the note's user with --user"):
         typed(run_dir, *words)
     assert typed(run_dir, *words, "--user", "bob").startswith("noted for bob")
 

@@ -223,7 +223,7 @@ def test_a_person_trains_from_files_by_flag_or_by_the_known_name_and_pins_what_c
     assert "2 turns trained in 1 steps; version 1 is live; dropped: none" in said
     again = typed(tmp_path / "run", "train", DATA_PATH=f"{one},{two}")
     assert "0 turns trained in 0 steps; version 1 is live" in again
-    assert "written down" in typed(tmp_path / "run", "pin", "1")
+    assert "recorded" in typed(tmp_path / "run", "pin", "1")
     with LedgerReader(tmp_path / "run" / "ledger.db") as ledger:
         assert ledger.pinned() == {1}
     typed(tmp_path / "run", "unpin", "1")

@@ -185,8 +185,8 @@ def test_the_command_line_tells_the_same(run: Path) -> None:
     assert json.loads(said("versions", "--json"))[3]["live"] is True
     assert SENTENCE in said("why", "1")
     assert json.loads(said("why", "t1", "--json"))["sentence"] == SENTENCE
-    assert "written down" in said("pin", "resp_t1")
-    assert "written down" in said("pin", "1")
+    assert "recorded" in said("pin", "resp_t1")
+    assert "recorded" in said("pin", "1")
     assert json.loads(said("pin", "--list", "--json")) == {"turns": ["t1"], "versions": [1]}
     said("unpin", "t1"), said("unpin", "1")
     assert "nothing is pinned" in said("pin", "--list")

@@ -213,7 +213,7 @@ def test_the_keys_file_names_environments_and_the_start_says_what_people_share(t
 
 @pytest.mark.parametrize("share", ["1", "0", "-2", "some", "true", "2.5"])
 def test_a_share_that_means_nothing_is_refused(tmp_path: Path, share: str) -> None:
-    with pytest.raises(ConfigError, match='must be "all", "none", or how many people must agree, from 2'):
+    with pytest.raises(ConfigError, match='must be "all", "none", or the number of people who must agree, from 2'):
         configured(tmp_path, "a: 1", f"train.share={share}")
 
 
