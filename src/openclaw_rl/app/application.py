@@ -404,9 +404,7 @@ class App:
                 tasks = [group.create_task(runner.run(stop)) for runner in runners]
                 await stop.wait()
                 self._wakes.wake_all()
-                await asyncio.gather(
-                    *(loop.stop() for loop in env_loops.values())
-                )  # while the server still accepts requests
+                await asyncio.gather(*(loop.stop() for loop in env_loops.values()))  # before the server stops
                 await self._stop_listening(server)
                 await asyncio.wait(tasks, timeout=min(self.config.run.drain, LOOP_SECONDS))
                 for task in tasks:  # an interrupted step or judgement costs nothing: it is repeated

@@ -34,8 +34,7 @@ def _command(word: ControlWord, turn: str | None) -> Command:
 
 
 def delete_session(place: AnyPlace, session: str, user: str, /, *, by: str) -> Deletion:
-    """Delete a session atomically and return the deletion. Repeat an interrupted call to delete the rest of the
-    record."""
+    """Delete a session atomically; return the deletion. After an interruption repeat it, to clear the record too."""
     with DeletionLedger(place) as ledger:
         deletion = ledger.delete_session(session, user, by=by)
         forget_samples(ledger.root / "record.jsonl", ledger.was_deleted)

@@ -146,8 +146,7 @@ def trainer_device(config: Config, *, visible: int) -> str:
 
 
 def trainer_devices(config: Config, *, visible: int) -> tuple[str, ...]:
-    """Return a device for each rank of the trainer; empty for a single process. Raises ConfigError if they do not
-    fit."""
+    """Return a device for each rank of the trainer; empty for one process. Raises ConfigError if too few."""
     local = config.train.local
     if local.nodes > 1:
         return _devices_by_node(config)

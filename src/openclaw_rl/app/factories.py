@@ -83,7 +83,7 @@ def cloud_arguments(config: Config) -> dict[str, Any]:
 
 
 def build_policy(config: Config, *, serves: bool = False) -> Policy:
-    """Build the policy named by ``policy.backend``; if this process ``serves``, the run's other processes may use its
+    """Build the policy in ``policy.backend``; if this process ``serves``, the run's other processes may share its
     engine."""
     policy = config.policy
     offered = policy_arguments(config, serves=serves)

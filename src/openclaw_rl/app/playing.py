@@ -121,8 +121,7 @@ async def _served(client: ApiClient, say: Callable[[str], None]) -> ServerInfo:
 
 
 def _agent(config: Config, request: PlayRequest) -> tuple[FoundProgram, Start]:
-    """Return the program on this machine, and the function that builds its command for a server, instruction and
-    folder."""
+    """Return the program on this machine, and the function that builds its start command."""
     from openclaw_rl.envs.play.programs import find_program
 
     preset, more = AGENTS.get(request.agent), request.more

@@ -104,8 +104,7 @@ def _rate(one: Mapping[str, Any]) -> str:
 
 
 def _base_table(channels: Mapping[str, Any]) -> list[str]:
-    """Return the scores' estimated precision in real conversations, where most messages have no opinion on the
-    reply."""
+    """Return the scores' estimated precision in real conversations, where most messages express no opinion."""
     lines = _head(["at base rate", "rows", "share in real talk", "precision", "recall"])
     for channel, row in channels.items():
         for name in ("complaints", "praise"):

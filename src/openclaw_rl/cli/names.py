@@ -1,5 +1,4 @@
-"""Every supported name from other launchers, with its setting here: derived from the declarations, for users and
-docs."""
+"""Every supported name from other launchers, with its setting here, derived from the declarations."""
 
 from __future__ import annotations
 

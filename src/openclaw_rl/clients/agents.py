@@ -17,8 +17,7 @@ _LARGEST_FILE = 1 << 20
 """size limit, in bytes, for a file copied with a custom command"""
 
 Start = Callable[[ServerInfo, str, str], AgentCommand]
-"""the words after the program's name, its environment and its files, for a server, an instruction and the task's
-folder, in which it starts"""
+"""the words after the program's name, its environment and files, for a server, an instruction and the start folder"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

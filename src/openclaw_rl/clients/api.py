@@ -86,8 +86,10 @@ _OTHER_SERVER = "give the address that 'openclaw-rl up' prints, with /v1 at its 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiReply:
-    """A complete reply: its turn, the version that answered (None if the server names none), its seconds, and the
-    numbers of the notes in its prompt."""
+    """A complete reply: its turn, the version that answered, its seconds, the numbers of the notes in its prompt.
+
+    The version is None if the server names none.
+    """
 
     turn: str
     message: Message

@@ -84,8 +84,7 @@ async def read_server(url: str, key: str | None = None) -> ServerInfo:
 
 
 def server_info(url: str, model: ServedModel) -> ServerInfo:
-    """Return the server for a listed model. Raises BackendError for another kind of server, BackendDown while it
-    loads."""
+    """Return the server for a listed model. Raises BackendError for another server, BackendDown while it loads."""
     if model.context is None:
         raise BackendError(
             f"what answers at {url} is no OpenClaw-RL server: its list of models names no context_length",

@@ -29,7 +29,9 @@ class LlmJudgeSection(Section):
     breaker_seconds: float = Field(default=60.0, gt=0, le=86_400, description="length of that pause")
     daily_tokens: int | None = Field(default=None, ge=0, description="token budget per day; not set: no limit")
     history: int = Field(default=6, ge=0, le=1000, description="number of messages before the reply in the prompt")
-    evidence_tokens: int = Field(default=3000, ge=64, description="token limit for each piece of evidence")
+    evidence_tokens: int = Field(
+        default=3000, ge=64, description="limit for each piece of evidence, in the judge's tokens"
+    )
     prompts_dir: Location | None = Field(default=None, description="folder with prompts that replace the shipped ones")
 
 
@@ -87,7 +89,7 @@ class JudgeSection(Section):
     )
     custom: Plugin | None = Field(default=None, description="your own judge in place of kind, a plugin")
     behaviour: bool = Field(
-        default=True, description="without a verdict from the judge, count a repeated request as half a complaint"
+        default=True, description="if the judge has no opinion, count a repeated request as half a complaint"
     )
     ask_in_doubt: bool = Field(
         default=False,
@@ -106,7 +108,7 @@ class JudgeSection(Section):
     )
     step_votes: bool | None = Field(
         default=None,
-        description="also judge each step of an environment; not set: if the judge's model is made for it",
+        description="also judge each step of an environment; not set: only with an llm or a custom judge",
     )
     trusted_envs: tuple[str, ...] = Field(
         default=(), description="environments, by the NAME of their key, whose text may become a hint"

@@ -158,7 +158,7 @@ FIRST: Final = (
     "train.optim.lr",
     "gate.mode",
 )
-"""the ten most common settings, listed first"""
+"""the ten settings that users set first; they are listed first"""
 
 
 @dataclass(frozen=True)

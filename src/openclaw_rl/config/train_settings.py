@@ -41,7 +41,7 @@ class LossSection(Section):
         default="sequence_optimal", description="hint that teaches: best overlap or shortest"
     )
     subset: Subset = Field(
-        default="student", description="model whose best k entries are compared; overlap: entries that both share"
+        default="student", description="model whose best k entries are compared; overlap: those in both"
     )
     kl: Literal["full", "k3"] = Field(
         default="full", description="KL penalty to the base model: exact, or estimated from samples"

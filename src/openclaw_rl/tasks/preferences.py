@@ -141,8 +141,8 @@ _SHORTER = re.compile(r"(?i)\b(?:shorter|briefer|too long|too wordy|(?:be|keep i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Voice:
-    """An annotator persona. ``phrases`` has ``vague`` and ``precise`` complaints by preference; ``any`` has general
-    thanks."""
+    """An annotator persona. ``phrases`` has ``vague`` and ``precise`` complaints by preference, and thanks under
+    ``any``."""
 
     name: str
     phrases: Mapping[str, Mapping[str, Sequence[str]]]

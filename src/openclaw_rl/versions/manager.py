@@ -25,7 +25,7 @@ GRACE = 600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionPolicy:
-    """Keeps the ``keep`` newest versions, as many live ancestors, every ``interval``-th step and pinned versions."""
+    """Keeps the ``keep`` newest versions, as many ancestors of the live one, every ``interval``-th step, and pins."""
 
     keep: int
     interval: int
