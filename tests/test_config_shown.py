@@ -63,7 +63,7 @@ def test_a_secret_in_a_file_that_everybody_can_read_is_noted(tmp_path: Path) -> 
     file = written(tmp_path, 'serve.api_key = "one"')
     file.chmod(0o644)
     assert load(file=file, environ={}).notes == (
-        f"serve.api_key is a secret and everybody on this machine can read {file}: chmod 600 it",
+        f"serve.api_key is a secret and all users of this machine can read {file}: chmod 600 it",
     )
     file.chmod(0o600)
     assert load(file=file, environ={}).notes == ()
@@ -129,7 +129,7 @@ def test_a_keys_file_that_everybody_can_read_is_noted(tmp_path: Path) -> None:
     (tmp_path / "keys").write_text("u1:k1")
     (tmp_path / "keys").chmod(0o644)
     assert (
-        "everybody on this machine can read the keys"
+        "all users of this machine can read the keys"
         in load(environ={}, sets=[f"serve.keys_file={tmp_path / 'keys'}"]).notes[0]
     )
 

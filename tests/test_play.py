@@ -367,7 +367,7 @@ def test_tasks_are_chosen_by_rung_or_id_and_only_of_the_split_that_is_meant() ->
     assert len(chosen(env, (), split="train", count=1)) == len(LADDER.rungs)
     held = env.held_out()[0]
     assert chosen(env, [held], split="held-out", count=None) == [held]
-    with pytest.raises(ConfigError, match=f"--tasks {held}: no such rung or task is train; rungs: print-word"):
+    with pytest.raises(ConfigError, match=f"--tasks {held}: no such level or task is train; levels: print-word"):
         chosen(env, [held], split="train", count=None)
 
 
@@ -522,7 +522,7 @@ def test_a_command_without_a_place_for_the_task_is_refused_with_the_known_names(
             ["--agent", "opencode", "--program", "/nowhere/opencode"],
             "install it: npm install -g opencode-ai; or give its path with --program PATH",
         ),
-        (["--agent", ECHO, "--tasks", "flying"], "--tasks flying: no such rung or task is train; rungs: print-word"),
+        (["--agent", ECHO, "--tasks", "flying"], "--tasks flying: no such level or task is train; levels: print-word"),
         (["--agent", ECHO, "--api-key-env", "NO_KEY_IN_HERE"], "the environment variable NO_KEY_IN_HERE is not set"),
         (["--agent", ECHO, "--env", "toolcall"], "environment toolcall has no tasks for agent programs"),
     ],

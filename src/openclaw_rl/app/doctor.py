@@ -228,7 +228,7 @@ def _ledger(config: Config) -> Diagnosis:
     except OpenClawError as error:
         return Diagnosis("ledger", "trouble", error.what, error.remedy or "")
     if faults:
-        return Diagnosis("ledger", "trouble", f"{place}: {faults[0]}", "restore a copy, or move it away to begin anew")
+        return Diagnosis("ledger", "trouble", f"{place}: {faults[0]}", "restore a copy, or move it away to start over")
     return Diagnosis("ledger", "ok", f"{place}: {turns} turns, whole")
 
 

@@ -288,7 +288,7 @@ def sharing_note(config: Config) -> str | None:
         return None
     rules = {
         "all": "rules of each teach it",
-        "none": 'rules of nobody teach it (train.share = "all", or a number, lets them)',
+        "none": 'no rules teach it (train.share = "all", or a number, lets them)',
     }.get(share, f"a rule teaches it once {share} of them have given the same")
     return f"{people} people share one policy: scores of each train it, {rules}"
 

@@ -134,7 +134,7 @@ class PageBeside:
     async def _begin(self) -> None:
         self._process, message = await workers.begin("openclaw_rl.app.page:serve_beside", self._config)
         self._said(
-            message.get("url"), f"{message.get('error')}; {message.get('remedy') or 'the server goes on without it'}"
+            message.get("url"), f"{message.get('error')}; {message.get('remedy') or 'the server runs without it'}"
         )
 
     async def end(self) -> None:

@@ -186,8 +186,8 @@ def _meant(
     if name in there:
         return [name]
     raise ConfigError(
-        f"--tasks {name}: no such rung or task is {split}",
-        remedy=f"rungs: {', '.join(list(by_rung)[:20])}; 'openclaw-rl envs list --tasks' shows all",
+        f"--tasks {name}: no such level or task is {split}",
+        remedy=f"levels: {', '.join(list(by_rung)[:20])}; 'openclaw-rl envs list --tasks' shows all",
     )
 
 

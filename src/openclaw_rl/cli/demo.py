@@ -102,7 +102,7 @@ def _rehearsed(progress: Progress) -> str:
         result = f", {progress.met[0]} of {progress.met[1]} replies without the note do it"
     elif progress.kl:
         result = f", {progress.kl[-1]:.2f} nats a token from the policy with the note"
-    return f"rehearsal step {progress.step} of at most {progress.of}{result}{remaining}"
+    return f"distillation step {progress.step} of at most {progress.of}{result}{remaining}"
 
 
 def _size(text: str) -> str:
@@ -147,7 +147,7 @@ def _print_road(report: DemoReport) -> None:
     click.secho(f"{report.end.state}: {report.end.reason}", fg="green" if report.learned else "yellow")
     for row in report.rehearsals:
         spent = ", ".join(f"{what} {seconds:.0f}" for what, seconds in row.get("spent", {}).items())
-        click.echo(f"rehearsed: {row['steps']} steps, {row['replies']} replies, {row['seconds']:.0f} s ({spent})")
+        click.echo(f"distilled: {row['steps']} steps, {row['replies']} replies, {row['seconds']:.0f} s ({spent})")
     if report.refused:
         click.secho(f"{report.refused} versions refused by the gate", fg="yellow")
 
@@ -281,7 +281,7 @@ def _may_go_on(directory: Path, *, yes: bool) -> None:
     if (directory / "ledger.db").exists() and not yes:
         raise ConfigError(
             f"there is a run in {directory} already, whose weights have learned something",
-            remedy="give another --dir, or --yes to go on from there",
+            remedy="give another --dir, or --yes to continue from there",
         )
 
 

@@ -105,7 +105,7 @@ def _rate(one: Mapping[str, Any]) -> str:
 
 def _base_table(channels: Mapping[str, Any]) -> list[str]:
     """Return the scores' estimated precision in real conversations, where most messages express no opinion."""
-    lines = _head(["at base rate", "rows", "share in real talk", "precision", "recall"])
+    lines = _head(["at base rate", "rows", "share in real conversations", "precision", "recall"])
     for channel, row in channels.items():
         for name in ("complaints", "praise"):
             figures = row[name]
@@ -148,7 +148,7 @@ def fit_reader(resolved: Resolved, *, voices: Path | None, epochs: float, json_o
     if json_out:
         print_json(dict(result))
         return
-    click.echo(f"The reader of {result['base']} is in {result['folder']}; the next start uses it.\n")
+    click.echo(f"The feedback classifier for {result['base']} is in {result['folder']}; the next start uses it.\n")
     heads = ["languages", "messages", "-1 precision", "-1 recall", "+1 precision", "+1 recall"]
     for line in _head(heads):
         click.echo(line)
@@ -156,4 +156,4 @@ def fit_reader(resolved: Resolved, *, voices: Path | None, epochs: float, json_o
         rates = [row[score][figure] for score in ("bad", "good") for figure in ("precision", "recall")]
         cells = ["-" if rate is None else f"{rate:.0%}".removesuffix("%") for rate in rates]
         click.echo(f"| {' | '.join([group, str(row['messages']), *cells])} |")
-    click.echo("\nOn held-out voices, at thresholds set on them; a dash: silent there.")
+    click.echo("\nOn held-out personas, at thresholds set on them; a dash: no opinion there.")

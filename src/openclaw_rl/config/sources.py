@@ -330,12 +330,12 @@ def _advice(config: Config, sources: Mapping[str, str], file: Path | None) -> It
     secrets = [path for path, setting in SETTINGS.items() if setting.kind == "secret" and get(config, path) is not None]
     for path in secrets:
         if file and sources[path].startswith("file ") and _open_to_all(file):
-            yield f"{path} is a secret and everybody on this machine can read {file}: chmod 600 it"
+            yield f"{path} is a secret and all users of this machine can read {file}: chmod 600 it"
         if sources[path] == "--set":
             yield f"{path} is a secret and was typed on the command line, where others can see it: use the environment"
     keys = config.serve.keys_file
     if keys and _open_to_all(keys):
-        yield f"everybody on this machine can read the keys in {keys}: chmod 600 it"
+        yield f"all users of this machine can read the keys in {keys}: chmod 600 it"
     if config.env.type is None:
         for path in (path for path in SETTINGS if path.startswith("env.") and sources[path] != "default"):
             yield f"{path} changes nothing: no environment is set (env.type, ENV_TYPE)"
