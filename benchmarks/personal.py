@@ -49,7 +49,7 @@ JUDGE = click.option("--judge", metavar="NAME", help="The judge: auto, reader, r
     default="none,memory",
     show_default=True,
     metavar="A,B",
-    help="Other arms: also note, rehearse, note+rehearse.",
+    help="Other arms: also note, distill, note+distill.",
 )
 @click.option("--seeds", default=5, show_default=True, type=click.IntRange(1, 100), help="Runs of each cell.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="The first run's seed.")

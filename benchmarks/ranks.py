@@ -84,7 +84,7 @@ class Stepper:
         policy, checkpoints = self.worker.policy, self.worker.checkpoints
         batch = collate(self.samples, self.views, version=0, device=policy.device, wide=torch.float32)
         self.worker._gradient(batch)
-        how = {"weight": 1.0, "signal": 1.0, "rehearsal": False}
+        how = {"weight": 1.0, "signal": 1.0, "distillation": False}
         state, _ = update(policy, checkpoints.state, self.worker.settings, **how)  # type: ignore[arg-type]
         checkpoints.updated(state)
 

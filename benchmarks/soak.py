@@ -87,7 +87,7 @@ class Memory(threading.Thread):
                     self.samples[f"engine with {before} trained versions"].append((now, size))
 
     def _steps(self) -> int:
-        """Steps taken in all, of turns and of rehearsals; 0 while the ledger cannot be read."""
+        """Steps taken in all, of turns and of distillations; 0 while the ledger cannot be read."""
         try:
             [row] = ask(self._system.root, "SELECT (SELECT count(*) FROM steps) + (SELECT count(*) FROM rehearsals)")
         except sqlite3.DatabaseError:

@@ -162,7 +162,7 @@ async def streams(
 
 
 def samples(turns: Sequence[Turn]) -> list[Sample]:
-    """Turns as the trainer takes them, each with a hint to distil."""
+    """Turns as the trainer takes them, each with a hint to distill."""
     return [
         Sample(
             turn=turn.id,

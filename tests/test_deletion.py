@@ -31,11 +31,11 @@ from openclaw_rl.testing import TemporaryLedger, make_message, make_outcome, mak
 from openclaw_rl.train.records import Recorder, read
 from openclaw_rl.types import (
     Deletion,
+    Distillation,
     Drop,
     Feedback,
     Hint,
     ImportRecord,
-    Rehearsal,
     Sample,
     SessionReward,
     Step,
@@ -182,10 +182,10 @@ def test_whoever_was_at_work_on_a_deleted_turn_writes_nothing_of_it(place: Place
             with pytest.raises(DeletedMeanwhile, match="1 turns of step 3 were deleted while it was taken"):
                 ledger.train.add_step(step, None)
         version = Version(number=3, parent=2, base="b", adapter="/a", step=3)
-        rehearsed = Rehearsal(note=3, step=3, learned=True, evidence={})
+        distilled = Distillation(note=3, step=3, learned=True, evidence={})
         with pytest.raises(DeletedMeanwhile, match="a session was deleted while note 3 was distilled"):
-            ledger.train.add_rehearsal(
-                rehearsed, Step(number=3, turns=(), metrics={}, seconds=1.0), version, deletions=0
+            ledger.train.add_distillation(
+                distilled, Step(number=3, turns=(), metrics={}, seconds=1.0), version, deletions=0
             )
         assert set(traces(place)) == {"trained", "deleted_turns"}
         assert ledger.train.check() == []
@@ -332,12 +332,12 @@ def test_versions_learn_from_a_session_through_their_ancestors_and_notes() -> No
             with NotesLedger(ledger.path) as notes:
                 given: dict[str, Any] = {"user": "ann", "kind": "rule", "text": "x", "vague": False, "turn": None}
                 number = notes.atomically(lambda given=given: notes.insert_note(**given, by="user", reason="r"))
-            ledger.train.add_rehearsal(
-                Rehearsal(note=number, step=step, learned=True, evidence=evidence),
+            ledger.train.add_distillation(
+                Distillation(note=number, step=step, learned=True, evidence=evidence),
                 Step(number=step, turns=(), metrics={}, seconds=1.0),
                 Version(number=step, parent=0, base="b", adapter="/a", step=step),
             )
-        assert ledger.train.deletable([turn.id], "ann").versions == (2,), "its prompts may have been rehearsed"
+        assert ledger.train.deletable([turn.id], "ann").versions == (2,), "its prompts may have been distilled"
 
 
 # --- by whom, and how ---

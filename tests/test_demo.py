@@ -199,14 +199,14 @@ async def test_a_correction_is_obeyed_at_once_learned_and_leaves_the_prompt(tmp_
     assert any("s of idle processor time" in progress.reason for progress in view.progresses), "before it is spent"
     assert view.answers.count((5, 5)) == 3, "before, with the note, after"
     assert [answer["after"].endswith(CLOSING) for answer in plain["answers"]] == [True] * 5
-    [row] = plain["rehearsals"]
+    [row] = plain["distillations"]
     assert (row["measured_after"], row["held_back"]) == ([0, 12], 16)
-    unknown = replace(report, rehearsals=({**row, "met": [None, None]},))
+    unknown = replace(report, distillations=({**row, "met": [None, None]},))
     assert [step for step, _ in unknown.curves()["distance left"]] == [0, 12], "a wish that no program checks"
-    known = replace(report, rehearsals=({**row, "met": [0, 16], "sampled": [[4, 8, 16], [6, 12, 16]]},) * 2)
+    known = replace(report, distillations=({**row, "met": [0, 16], "sampled": [[4, 8, 16], [6, 12, 16]]},) * 2)
     assert known.curves() == {
         "held-back prompts": [(0, 0.0), (12, 1.0), (12, 0.0), (24, 1.0)],
-        "rehearsed prompts": [(4, 0.5), (6, 0.75), (16, 0.5), (18, 0.75)],
+        "distilled prompts": [(4, 0.5), (6, 0.75), (16, 0.5), (18, 0.75)],
     }
     assert "held-out after: 100%" in report.chart()
     with LedgerReader(tmp_path / "run" / "ledger.db") as reader:
@@ -354,26 +354,26 @@ async def test_an_arm_that_trains_learns_a_memory_helps_and_nothing_changes_noth
 async def test_a_note_works_at_once_and_leaves_the_prompt_once_it_is_learned(tmp_path: Path) -> None:
     found = {
         arm: await run_cell(setup(tmp_path), Cell(arm=arm, users=("closing",), seed=1))
-        for arm in ("note", "rehearse", "note+rehearse")
+        for arm in ("note", "distill", "note+distill")
     }
     users = {arm: result["users"]["closing"] for arm, result in found.items()}
     noted = {
-        arm: [(note["state"], bool(note["rehearsals"])) for note in result["notes"]] for arm, result in found.items()
+        arm: [(note["state"], bool(note["distillations"])) for note in result["notes"]] for arm, result in found.items()
     }
     assert noted["note"] == [("in force", False)]
-    assert noted["note+rehearse"][-1] == noted["rehearse"][-1] == ("learned", True)
+    assert noted["note+distill"][-1] == noted["distill"][-1] == ("learned", True)
     assert {one["after"]["rate"] for one in users.values()} == {1.0}
     spent = {arm: max(one["added_tokens"]) for arm, one in users.items()}
-    assert spent["note"] > 0 == spent["rehearse"], "a note is in the prompt, a rehearsal never"
-    assert users["note+rehearse"]["added_tokens"][-1] == 0, "learned, it is there no more"
+    assert spent["note"] > 0 == spent["distill"], "a note is in the prompt, a distillation never"
+    assert users["note+distill"]["added_tokens"][-1] == 0, "learned, it is there no more"
     assert found["note"]["training_per_correction"] is None
-    assert found["rehearse"]["training_per_correction"] is not None
+    assert found["distill"]["training_per_correction"] is not None
     assert {one["served"] for one in users.values()} == {None}, "without a note there is nothing but the policy"
 
 
 @pytest.mark.anyio
 async def test_users_who_share_a_policy_keep_their_notes(tmp_path: Path) -> None:
-    cell = Cell(arm="note+rehearse", users=("closing:facts", "short:advice"), seed=1)
+    cell = Cell(arm="note+distill", users=("closing:facts", "short:advice"), seed=1)
     found = await run_cell(setup(tmp_path), cell)
     assert {note["state"] for note in found["notes"]} == {"in force"}
     assert found["versions"]["steps"] == 0

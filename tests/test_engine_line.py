@@ -17,7 +17,7 @@ from openclaw_rl.testing import RunningApp, running_app, ticking_app
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 WISH = "Too long. Please keep it under 30 words."
-FREE = ("gate.mode=off", "notes.enabled=off", "train.rehearse.enabled=off")
+FREE = ("gate.mode=off", "notes.enabled=off", "train.prompt_distillation.enabled=off")
 
 
 @pytest.fixture(params=["vllm", "sglang"])

@@ -203,7 +203,7 @@ def test_held_out_tasks_are_lost_when_five_more_fail_and_none_is_won() -> None:
     assert check_tasks({}, live, live, limits=LIMITS).ok is None
 
 
-def test_a_rehearsed_version_may_miss_the_point_of_a_fifth_of_forty_prompts() -> None:
+def test_a_distilled_version_may_miss_the_point_of_a_fifth_of_forty_prompts() -> None:
     def said(*relevant: bool) -> list[ProbeReply]:
         return [replied("", probe=str(at), relevant=one) for at, one in enumerate(relevant)]
 

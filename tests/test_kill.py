@@ -63,7 +63,7 @@ def assert_nothing_lost(ledger: LedgerReader, answered: set[str]) -> None:
     live = LiveVersions(ledger).live()
     assert live is not None
     assert live.number >= 5
-    inside = [turn for turn in read_turns(live.adapter or "") if not turn.startswith("rehearsal-")]
+    inside = [turn for turn in read_turns(live.adapter or "") if not turn.startswith("distillation-")]
     assert len(inside) == len(set(inside)), "a turn went into the weights twice"
     assert sorted(inside) == sorted(trained(ledger, live)), "what the ledger says is what the weights saw"
 

@@ -30,12 +30,12 @@ from openclaw_rl.store.database import GAPS
 from openclaw_rl.store.rows import turn_row
 from openclaw_rl.testing import TemporaryLedger, make_turn
 from openclaw_rl.types import (
+    Distillation,
     Drop,
     Feedback,
     Hint,
     ImportRecord,
     PromptNote,
-    Rehearsal,
     SessionReward,
     Step,
     Turn,
@@ -72,9 +72,9 @@ def filled(folder: Path) -> list[Turn]:
             GateDecision(version=1, against=0, decision="promote", reason="better", evidence=evidence, seconds=1.0)
         )
         ledger.train.set_state(1, "live", "better")
-        rehearsal = Rehearsal(note=1, step=2, learned=True, evidence={"rate": 0.9})
+        distillation = Distillation(note=1, step=2, learned=True, evidence={"rate": 0.9})
         made = Version(number=2, parent=1, base="b", adapter=str(folder / "v2"), step=2)
-        ledger.train.add_rehearsal(rehearsal, Step(number=2, turns=(), metrics={}, seconds=1.0), made)
+        ledger.train.add_distillation(distillation, Step(number=2, turns=(), metrics={}, seconds=1.0), made)
         ledger.train.set_state(2, "rolled back", "worse")
         ledger.train.report("train", state="running", moved=3, failures=0, detail={"busy": True})
     with ImportLedger(folder / "ledger.db", sync="normal") as imports:

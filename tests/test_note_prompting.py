@@ -81,7 +81,7 @@ async def test_neither_an_environment_nor_a_prompt_without_a_user_gets_notes(boo
 
 
 async def test_what_is_served_is_what_the_teacher_gets(book: NotesBook) -> None:
-    """One place and one wording: rehearsal pulls towards the very prompt that is served."""
+    """One place and one wording: distillation pulls towards the very prompt that is served."""
     tell(book, "shorter answers please")
     prompter = NotePrompter(book, max_tokens=100, max_facts=5, count=words)
     asked = Prompt(messages=(make_message("user", "What is tea?"),))

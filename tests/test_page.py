@@ -34,7 +34,7 @@ from openclaw_rl.testing import (
     serving,
     ticking_app,
 )
-from openclaw_rl.types import Hint, Message, Prompt, Rehearsal, SessionReward, Step, Version, new_id
+from openclaw_rl.types import Distillation, Hint, Message, Prompt, SessionReward, Step, Version, new_id
 from openclaw_rl.views.status import LiveFigures
 
 pytestmark = pytest.mark.anyio
@@ -128,7 +128,7 @@ def told(tmp_path: Path) -> Iterator[TemporaryLedger]:
 
 @contextmanager
 def tell(place: Place) -> Iterator[TemporaryLedger]:
-    """Ann's correction led to a note, a rehearsal and version 1; Bob complained and was not understood."""
+    """Ann's correction led to a note, a distillation and version 1; Bob complained and was not understood."""
     with TemporaryLedger(place=place) as ledger:
         ledger.add(
             -1.0,
@@ -172,8 +172,8 @@ def _learned(ledger: TemporaryLedger) -> None:
         "with_note": {**figures, "met": 14},
         "steps": 12,
     }
-    train.add_rehearsal(
-        Rehearsal(note=1, step=1, learned=True, evidence=evidence),
+    train.add_distillation(
+        Distillation(note=1, step=1, learned=True, evidence=evidence),
         Step(number=1, turns=(), metrics={"loss": 0.5}, seconds=1.0),
         Version(number=1, parent=0, base="fake", adapter=adapter, step=1),
     )
@@ -201,8 +201,8 @@ async def test_what_was_practised_in_the_prompt_is_told_apart_from_what_was_lear
         "steps": 16,
         "practised": RULE,
     }
-    told.train.add_rehearsal(
-        Rehearsal(note=1, step=2, learned=False, evidence=evidence),
+    told.train.add_distillation(
+        Distillation(note=1, step=2, learned=False, evidence=evidence),
         Step(number=2, turns=(), metrics={"loss": 0.5}, seconds=1.0),
         Version(number=2, parent=1, base="fake", adapter=str(told.folder / "two"), step=2),
     )

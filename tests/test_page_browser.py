@@ -72,7 +72,7 @@ def tab(browser: Any, **options: Any) -> Iterator[Any]:
     assert wrong == []
 
 
-FAKES = ("policy.backend=fake", "policy.model=fake", "train.backend=fake", "train.rehearse.enabled=false")
+FAKES = ("policy.backend=fake", "policy.model=fake", "train.backend=fake", "train.prompt_distillation.enabled=false")
 
 
 @contextmanager
@@ -218,7 +218,7 @@ def test_the_embedded_model_is_corrected_learns_it_and_is_rolled_back(
     sets = ["policy.backend=local", "policy.model=embedded", "policy.device=cpu", "policy.sampling.max_tokens=48"]
     sets += ["policy.max_batch=16", "train.backend=local", "train.local.device=cpu", "train.method=topk"]
     sets += ["train.lora.enabled=true", "train.lora.rank=16", "train.optim.lr=7e-4", "train.train_truncated=true"]
-    sets += ["gate.probes=4", "gate.replays=2", "gate.tokens=32", "train.rehearse.enabled=false"]
+    sets += ["gate.probes=4", "gate.replays=2", "gate.tokens=32", "train.prompt_distillation.enabled=false"]
     environment = {"OPENCLAW_RL_CACHE": str(embedded), "OMP_NUM_THREADS": "2"}
     with up(tmp_path, *sets, **environment) as (address, _), tab(browser) as page:
         page.goto(address)

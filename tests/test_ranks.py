@@ -209,7 +209,7 @@ def weights(done: StepResult) -> dict[str, Tensor]:
 
 def same(ours: StepResult, theirs: StepResult) -> None:
     """To five decimals; few weights as far apart as that, those whose gradient is all but zero."""
-    for name in ("loss", "grad_norm", "loss_opd", "loss_rl", "loss_kl", "signal", "rehearsal"):
+    for name in ("loss", "grad_norm", "loss_opd", "loss_rl", "loss_kl", "signal", "distillation"):
         if name in theirs.metrics:
             assert ours.metrics[name] == pytest.approx(theirs.metrics[name], abs=1e-5), name
     mine, wanted = weights(ours), weights(theirs)
@@ -270,8 +270,8 @@ def test_a_run_goes_on_with_another_number_of_ranks(
     two: TwoRanks, folder: str, tmp_path: Path, change: dict[str, Any]
 ) -> None:
     args = settings(folder, **change)
-    rehearsed = [replace(one, rehearses="n1") for one in lesson(None)]
-    batches = [MANY, rehearsed, MANY, MANY]
+    distilled = [replace(one, distills="n1") for one in lesson(None)]
+    batches = [MANY, distilled, MANY, MANY]
     steady = alone(args, *chain(tmp_path / "steady", *batches))
     steps = chain(tmp_path / "changing", *batches)
     changing = [*two.steps(args, steps[0]), *alone(args, steps[1]), *two.steps(args, steps[2]), *alone(args, steps[3])]

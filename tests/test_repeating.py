@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_rehearsal import RULE, Idle, question
+from test_distillation import RULE, Idle, question
 
 from openclaw_rl.backends.hf.batches import batch_weight
 from openclaw_rl.backends.local.training import worker as local_worker
-from openclaw_rl.train.rehearsal.notebook import Said, beside
+from openclaw_rl.train.prompt_distillation.notebook import Said, beside
 from openclaw_rl.types import Message, PlayedStep, Prompt, Sample
 
 SAID = {"ann": Said(7, "In one sentence.")}
@@ -47,7 +47,7 @@ def test_it_is_the_turns_own_reply_towards_the_same_prompt_with_the_note() -> No
     (one,) = beside([turn(1)], SAID, share=1.0)
     assert (one.prompt_tokens, one.reply_tokens, one.logprobs) == ((1, 2), (3, 4), (-0.5, -0.5))
     assert [question(teacher) for teacher in one.teachers] == ["What is 1?\n\nIn one sentence."]
-    assert (one.rehearses, one.advantage, one.score, one.group, one.recalled) == ("7", None, None, None, None)
+    assert (one.distills, one.advantage, one.score, one.group, one.recalled) == ("7", None, None, None, None)
 
 
 def test_what_has_another_prompt_or_is_another_users_or_was_played_is_not_repeated() -> None:
@@ -59,7 +59,7 @@ def test_what_has_another_prompt_or_is_another_users_or_was_played_is_not_repeat
 
 
 def test_a_step_goes_as_far_as_its_turns_say_whatever_it_repeats() -> None:
-    """A turn with an advantage of 0.1 weighs 0.1; a rehearsal alone weighs by its urgency."""
+    """A turn with an advantage of 0.1 weighs 0.1; a distillation alone weighs by its urgency."""
 
     def weigh(*, hinted: bool, advantage: float | None, urgency: float) -> float:
         return abs(advantage or 0.0) * urgency
@@ -68,8 +68,8 @@ def test_a_step_goes_as_far_as_its_turns_say_whatever_it_repeats() -> None:
     both = [turn(1, advantage=0.1), repeated]
     assert batch_weight(weigh, both, [(), ((1,),)], by_urgency=True) == pytest.approx(0.1)
     assert batch_weight(weigh, [replace(repeated, urgency=0.3)], [((1,),)], by_urgency=True) == pytest.approx(0.3)
-    assert not local_worker.rehearses_alone(both)
-    assert local_worker.rehearses_alone([repeated])
+    assert not local_worker.distils_alone(both)
+    assert local_worker.distils_alone([repeated])
 
 
 async def test_a_step_of_turns_repeats_what_their_user_had_learned(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ async def test_a_step_of_turns_repeats_what_their_user_had_learned(tmp_path: Pat
     await idle.ticks()
     ((*mine, repeated),) = idle.learner.batches
     assert [one.turn for one in mine] == turns
-    assert (repeated.turn, repeated.rehearses) == (f"{turns[0]} under note 1", "1")
+    assert (repeated.turn, repeated.distills) == (f"{turns[0]} under note 1", "1")
     assert question(repeated.teachers[0]) == f"{question(repeated.prompt)}\n\n{RULE}"
     step = idle.train.last_step()
     assert step is not None
@@ -103,5 +103,5 @@ async def test_nothing_is_repeated_of_a_note_that_its_user_switched_off(tmp_path
     idle.said(1.0)
     idle.said(-1.0)
     await idle.ticks()
-    assert [one.rehearses for batch in idle.learner.batches for one in batch] == [None, None]
+    assert [one.distills for batch in idle.learner.batches for one in batch] == [None, None]
     idle.close()

@@ -61,7 +61,7 @@ def test_a_run_answers_and_ends_with_its_block(up: Any) -> None:
 
 
 def test_a_correction_in_a_conversation_becomes_a_note_that_the_next_reply_obeys_and_is_learned(up: Any) -> None:
-    run = up(train__rehearse__idle=0.1)
+    run = up(train__prompt_distillation__idle=0.1)
     assert run.chat("What is tea?").text == "What is tea: yes."
     run.chat(CLOSING)
     wait_until(lambda: run.notes)
@@ -88,7 +88,7 @@ def test_a_correction_in_a_conversation_becomes_a_note_that_the_next_reply_obeys
 
 
 def test_what_is_asked_aside_belongs_to_no_conversation_and_notes_can_be_left_out(up: Any) -> None:
-    run = up(notes__enabled=True, train__rehearse__enabled=False)
+    run = up(notes__enabled=True, train__prompt_distillation__enabled=False)
     note = run.add_note(CLOSING)
     assert (note.state, run.notes) == ("in force", (note,))
     assert run.chat("What is tea?", session=None).text.endswith("Hope that helps!")
@@ -129,7 +129,7 @@ def test_what_cannot_start_is_said_with_the_error_of_the_command(up: Any, tmp_pa
 
 
 def test_waiting_for_a_note_ends_where_none_comes_or_nobody_trains(up: Any) -> None:
-    run = up(train__backend=FAILING, train__rehearse__idle=0.1)
+    run = up(train__backend=FAILING, train__prompt_distillation__idle=0.1)
     with pytest.raises(TimeoutError, match="there is no note yet after 0 seconds"):
         run.wait_until_learned(timeout=0)
     with pytest.raises(InvalidValue, match="there is none yet; correct a reply, or call add_note"):
@@ -167,7 +167,7 @@ def test_the_curve_of_a_note_goes_on_over_its_trainings() -> None:
         {"measured_after": [2], "met": [4], "held_back": 4, "sampled": [], "kl": [0.5], "steps": 2},
     ]
     held = [(0, 0.0), (4, 0.75), (6, 1.0)]
-    assert note_curves(rows) == {"held-back prompts": held, "rehearsed prompts": [(4, 0.5)]}
+    assert note_curves(rows) == {"held-back prompts": held, "distilled prompts": [(4, 0.5)]}
     unknown = [{**row, "met": [None] * len(row["met"])} for row in rows]  # type: ignore[arg-type]
     assert note_curves(unknown) == {"distance left": [(0, 1.0), (4, 0.5), (6, 0.25)]}
 

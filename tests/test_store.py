@@ -309,7 +309,7 @@ WRITES = {
         "waiting",
         "add_drops",
         "add_step",
-        "add_rehearsal",
+        "add_distillation",
         "add_version",
         "set_state",
         "add_gate_decision",

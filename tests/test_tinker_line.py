@@ -17,7 +17,7 @@ from openclaw_rl.testing import ticking_app
 
 pytestmark = [*LEAKS, pytest.mark.anyio, pytest.mark.slow]
 WISH = "Too long. Please keep it under 30 words."
-FREE = ("gate.mode=off", "notes.enabled=off", "train.rehearse.enabled=off", "policy.sampling.max_tokens=12")
+FREE = ("gate.mode=off", "notes.enabled=off", "train.prompt_distillation.enabled=off", "policy.sampling.max_tokens=12")
 
 
 @pytest.fixture(scope="module")
@@ -85,8 +85,13 @@ async def test_a_spent_budget_refuses_requests_by_the_settings_name(server: Tink
 @thorough
 async def test_the_gate_examines_a_candidate_there(server: TinkerServer, tmp_path: Path) -> None:
     settings = at(server, "train.batch_size=1", "train.train_truncated=on", "policy.sampling.max_tokens=12")
-    quick = ("train.rehearse.idle=0", "train.rehearse.steps=1", "train.rehearse.batch=2", "train.rehearse.held_back=2")
-    async with ticking_app(tmp_path / "run", *settings, *quick, "train.rehearse.tokens=8") as walk:
+    quick = (
+        "train.prompt_distillation.idle=0",
+        "train.prompt_distillation.steps=1",
+        "train.prompt_distillation.batch=2",
+        "train.prompt_distillation.held_back=2",
+    )
+    async with ticking_app(tmp_path / "run", *settings, *quick, "train.prompt_distillation.tokens=8") as walk:
         first = await walk.ask("w1 w2 w3")
         await walk.ask("w1 w2 w3", text(first), WISH)
         await walk.app.finish()

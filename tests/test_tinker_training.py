@@ -228,20 +228,20 @@ async def test_a_custom_loss_is_a_function_of_the_same_inputs(
     alike(ours, theirs)
 
 
-def rehearsed(**change: Any) -> list[Sample]:
-    return [replace(one, rehearses="note", teachers=(HINT,), advantage=None, **change) for one in lesson()]
+def distilled(**change: Any) -> list[Sample]:
+    return [replace(one, distills="note", teachers=(HINT,), advantage=None, **change) for one in lesson()]
 
 
 @pytest.mark.parametrize("loss", first(["reverse", "forward"]))
-async def test_a_rehearsal_follows_the_kl_over_the_likeliest_tokens_and_the_rest_as_one(
+async def test_a_distillation_follows_the_kl_over_the_likeliest_tokens_and_the_rest_as_one(
     server: TinkerServer, folder: Path, tmp_path: Path, loss: str
 ) -> None:
     there = LoraModel(server.base, LoraShape(rank=16))
     for name, value in some_adapter(there.parameters).items():
         there.parameters[name].data.copy_(value)
     values, hinted = [], (1, 4, 8, 9, 16, 16, 15, 2, 1, 5)
-    assert worker(str(folder)).teacher_prompts(rehearsed()).views[0][0] == hinted
-    for one in rehearsed():
+    assert worker(str(folder)).teacher_prompts(distilled()).views[0][0] == hinted
+    for one in distilled():
         reply = len(one.reply_tokens)
         q = there._logprobs([*one.prompt_tokens, *one.reply_tokens])[-reply - 1 : -1]
         p = server.base(torch.tensor([[*hinted, *one.reply_tokens]])).logits[0, -reply - 1 : -1].log_softmax(-1)
@@ -251,10 +251,10 @@ async def test_a_rehearsal_follows_the_kl_over_the_likeliest_tokens_and_the_rest
         values.append((first.exp() * (first - second)).sum(-1))
     wanted = torch.cat(values).mean()
     wanted.backward()
-    said, theirs = await cloud_gradient(server, tmp_path, rehearsed(), rehearse_loss=loss)
-    assert said["loss_rehearsal"] == pytest.approx(float(wanted.detach()), abs=1e-4)
+    said, theirs = await cloud_gradient(server, tmp_path, distilled(), distillation_loss=loss)
+    assert said["loss_distillation"] == pytest.approx(float(wanted.detach()), abs=1e-4)
     alike(there.gradients, theirs)
-    _, whole = local_gradient(folder, rehearsed(), rehearse_loss=loss)
+    _, whole = local_gradient(folder, distilled(), distillation_loss=loss)
     flat = [torch.cat([w[name].flatten() for name in sorted(w)]) for w in (whole, theirs)]
     assert float(torch.nn.functional.cosine_similarity(*flat, dim=0)) > 0.9, "much of what the whole vocabulary says"
 
@@ -509,7 +509,7 @@ def test_what_the_service_cannot_do_is_refused_by_name(server: TinkerServer, tmp
     for setting, words in (
         ({"lora": False}, "train.lora.enabled is off"),
         ({"teacher": "ema"}, "train.loss.teacher = ema"),
-        ({"rehearse_teacher": "live"}, "train.rehearse.teacher is not base"),
+        ({"distillation_teacher": "live"}, "train.prompt_distillation.teacher is not base"),
         ({"average": 4}, "train.optim.average = 4"),
         ({"lora_alpha": 16.0}, "train.lora.alpha = 16"),
         ({"lora_dropout": 0.1}, "train.lora.dropout = 0.1"),

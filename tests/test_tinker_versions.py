@@ -46,10 +46,10 @@ def written(saved: SavedCheckpoints, folder: Path) -> tuple[str, str]:
 def test_what_a_version_on_disk_names_is_needed_wherever_it_was_moved_to(tmp_path: Path) -> None:
     saved, versions = SavedCheckpoints(tmp_path), tmp_path / "versions"
     first, _ = (written(saved, versions / name) for name in ("000001", "000002"))
-    draft = written(saved, versions / "rehearsal" / "step-1")
+    draft = written(saved, versions / "distillation" / "step-1")
     assert saved.unneeded() == []
-    (versions / "rehearsal" / "step-1").rename(versions / "000003")
-    (versions / "rehearsal").rmdir()
+    (versions / "distillation" / "step-1").rename(versions / "000003")
+    (versions / "distillation").rmdir()
     assert saved.unneeded() == [], "a draft that became a version"
     shutil.rmtree(versions / "000001")
     assert saved.unneeded() == list(first)
@@ -122,7 +122,7 @@ async def test_what_a_failed_step_left_is_deleted_and_what_cannot_be_deleted_wai
 
 
 LINE = ("train.batch_size=1", "train.idle_wait=3600", "train.train_truncated=on", "policy.sampling.max_tokens=12")
-FREE = ("gate.mode=off", "notes.enabled=off", "train.rehearse.enabled=off", "policy.dtype=float32")
+FREE = ("gate.mode=off", "notes.enabled=off", "train.prompt_distillation.enabled=off", "policy.dtype=float32")
 
 
 @thorough

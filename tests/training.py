@@ -11,7 +11,7 @@ from openclaw_rl.backends.fake import FakeTrainer
 from openclaw_rl.ports import Gate, LiveMonitor, Trainer
 from openclaw_rl.testing import TemporaryLedger
 from openclaw_rl.train.credit import CreditSettings
-from openclaw_rl.train.loop import Housekeeping, LoopLedger, RehearsalParts, Review, TrainLoop
+from openclaw_rl.train.loop import DistillationParts, Housekeeping, LoopLedger, Review, TrainLoop
 from openclaw_rl.train.queue import QueueSettings
 from openclaw_rl.train.records import Recorder
 from openclaw_rl.train.samples import SampleSettings
@@ -71,7 +71,7 @@ def train_loop(
     monitor: LiveMonitor | None = None,
     retain: RetentionPolicy | None = None,
     recorder: Recorder | None = None,
-    rehearsal: RehearsalParts | None = None,
+    distillation: DistillationParts | None = None,
     clock: Callable[[], float] = time.time,
     **queue: Any,
 ) -> TrainLoop:
@@ -85,7 +85,7 @@ def train_loop(
         review=Review(gate=gate, monitor=monitor, retry=30.0),
         housekeeping=Housekeeping(retain=retain, recorder=recorder),
         pause_after=3,
-        rehearsal=rehearsal,
+        distillation=distillation,
         clock=clock,
     )
 

@@ -75,7 +75,7 @@ def prompted_notes(config: Config, user: str) -> int:
 
 
 def notes_of(config: Config) -> list[dict[str, Any]]:
-    """Each note that was made, where it stands and why, and what its rehearsals measured and took."""
+    """Each note that was made, where it stands and why, and what its distillations measured and took."""
     with LedgerReader(ledger_place(config)) as reader:
         return [
             {
@@ -83,7 +83,7 @@ def notes_of(config: Config) -> list[dict[str, Any]]:
                 "text": note.text,
                 "state": note.state,
                 "reason": reader.note_changes(note.number)[-1].reason,
-                "rehearsals": [dict(row.evidence) for row in reader.rehearsals(note.number)],
+                "distillations": [dict(row.evidence) for row in reader.distillations(note.number)],
             }
             for note in reader.notes()
         ]

@@ -151,7 +151,7 @@ def _figures(
 
 async def _served(setup: BenchmarkSetup, cell: Cell, app: App, user: CellUser) -> HeldOutRates | None:
     """The held-out rates as the user has them, notes and all; None where none is in their prompts any more."""
-    if cell.arm != "note+rehearse" or not prompted_notes(app.config, user.user.name):
+    if cell.arm != "note+distill" or not prompted_notes(app.config, user.user.name):
         return None
     return await _held_out(setup, cell, user, rewrite=str, notes=True)
 
@@ -269,18 +269,18 @@ def cell_config(config: Config, cell: Cell, folder: Path, *, turns_train: bool =
         "policy": {"cache_tokens": cache},
         "run": {"dir": folder.absolute(), "seed": cell.seed},
         "serve": {"keys_file": keys, "api_key": None, "port": 0},
-        "train": {**method, **_rehearsal(config, cell, turns_train=turns_train), "save_dir": None},
+        "train": {**method, **_distillation(config, cell, turns_train=turns_train), "save_dir": None},
         "notes": {"enabled": cell.arm in NOTES},  # others are about what turns teach, or about a client's own memory
     }
     changed = {name: getattr(config, name).model_copy(update=update) for name, update in changes.items()}
     return full_batches_only(config.model_copy(update=changed))
 
 
-def _rehearsal(config: Config, cell: Cell, *, turns_train: bool) -> dict[str, Any]:
-    """In the arms of notes turns take no steps unless asked for, and what is rehearsed is rehearsed at once."""
+def _distillation(config: Config, cell: Cell, *, turns_train: bool) -> dict[str, Any]:
+    """In the arms of notes turns take no steps unless asked for, and what is distilled is distilled at once."""
     if cell.arm not in NOTES:
-        return {"rehearse": config.train.rehearse.model_copy(update={"enabled": False}), "share": "all"}
-    at_once = config.train.rehearse.model_copy(update={"enabled": cell.trains, "idle": 0.0})
+        return {"distill": config.train.prompt_distillation.model_copy(update={"enabled": False}), "share": "all"}
+    at_once = config.train.prompt_distillation.model_copy(update={"enabled": cell.trains, "idle": 0.0})
     shared = {} if cell.noted else {"share": "all"}  # with notes, users who share a policy keep theirs unless told
     turns = {} if turns_train else {"batch_size": _NEVER}
-    return {"rehearse": at_once, **turns, **shared}
+    return {"distill": at_once, **turns, **shared}

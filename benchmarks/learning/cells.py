@@ -13,8 +13,8 @@ from openclaw_rl.experiments.results import RUN, markdown, spread
 METHODS = ("binary", "opd", "combine", "topk")
 ARMS = ("none", "memory")
 """arms without training: nothing at all, and the corrections pasted into the prompt"""
-NOTES = ("note", "rehearse", "note+rehearse")
-"""arms of standing notes: in the prompt alone, rehearsed and never in the prompt, and both; turns take no steps"""
+NOTES = ("note", "distill", "note+distill")
+"""arms of standing notes: in the prompt alone, distilled and never in the prompt, and both; turns take no steps"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +28,12 @@ class Cell:
     @property
     def trains(self) -> bool:
         """Whether its policy changes."""
-        return self.arm in METHODS or "rehearse" in self.arm
+        return self.arm in METHODS or "distill" in self.arm
 
     @property
     def noted(self) -> bool:
         """Whether standing notes are in its users' prompts."""
-        return self.arm in ("note", "note+rehearse")
+        return self.arm in ("note", "note+distill")
 
     @property
     def key(self) -> str:

@@ -184,7 +184,7 @@ class Run:
         target = self._read(self._newest) if note is None else note
         if target is None:
             raise InvalidValue("note", "there is none yet", remedy="correct a reply, or call add_note")
-        rows = self._read(lambda ledger: [dict(row.evidence) for row in ledger.rehearsals(target.number)])
+        rows = self._read(lambda ledger: [dict(row.evidence) for row in ledger.distillations(target.number)])
         return NoteCurve(note=target, series=note_curves(rows))
 
     @property

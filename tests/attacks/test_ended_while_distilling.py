@@ -25,7 +25,7 @@ def test_an_end_in_the_middle_waits_for_no_step_and_loses_nothing(
     """An end that waited for the step under way would take an hour; `System.end` gives it a minute."""
     monkeypatch.setattr("system.WISHES", ("Please don't use bullet points.", "Thanks, that's perfect!"))
     answered = set[str]()
-    talk(System(tmp_path, "train.rehearse.enabled=false"), answered)
+    talk(System(tmp_path, "train.prompt_distillation.enabled=false"), answered)
     stuck, quick = System(tmp_path, FOR_EVER), System(tmp_path)
     stuck.start()
     try:
@@ -33,7 +33,7 @@ def test_an_end_in_the_middle_waits_for_no_step_and_loses_nothing(
             wait_until(lambda: in_state(ledger, "learning") != [])
             [begun] = in_state(ledger, "learning")
             assert stuck.end() == 0
-            assert ledger.rehearsals() == [], "nothing is written before its end"
+            assert ledger.distillations() == [], "nothing is written before its end"
             before = ledger.last_step()
         quick.start()
         with LedgerReader(tmp_path / "ledger.db") as ledger:
@@ -44,15 +44,15 @@ def test_an_end_in_the_middle_waits_for_no_step_and_loses_nothing(
             if hasattr(system, "process") and system.process.poll() is None:
                 system.kill()
     with LedgerReader(tmp_path / "ledger.db") as ledger:
-        [rehearsal] = ledger.rehearsals(begun)
-        assert rehearsal.learned
+        [distillation] = ledger.distillations(begun)
+        assert distillation.learned
         assert before is not None
-        assert rehearsal.step > before.number
+        assert distillation.step > before.number
         live = LiveVersions(ledger).live()
         assert live is not None
         assert read_rules(str(live.adapter)).count(ledger.note(begun).text) == 1
         assert_nothing_lost(ledger, answered)
-    assert not (tmp_path / "versions" / "rehearsal").exists(), "the folder of the one that was ended is gone"
+    assert not (tmp_path / "versions" / "distillation").exists(), "the folder of the one that was ended is gone"
 
 
 def in_state(ledger: LedgerReader, state: str) -> list[int]:

@@ -16,7 +16,7 @@ from openclaw_rl.store import DeletionLedger, LedgerReader, NotesLedger, Place
 from openclaw_rl.store.copying import TABLES
 from openclaw_rl.store.stores import open_database
 from openclaw_rl.testing import TemporaryLedger, ticking_app
-from openclaw_rl.types import PromptNote, Rehearsal, Step, Version
+from openclaw_rl.types import Distillation, PromptNote, Step, Version
 
 pytestmark = pytest.mark.anyio
 
@@ -47,12 +47,12 @@ def test_the_text_of_a_forgotten_note_is_in_no_row_and_the_other_note_is_untouch
         make_notes(place, SECRET, OTHER)
         both, other = prompted(ledger, 1, 2), prompted(ledger, 2)
         ledger.train.add_version(Version(number=0, parent=None, base="b", state="live"))
-        ledger.train.add_rehearsal(
-            Rehearsal(note=1, step=1, learned=False, evidence={"practised": SECRET, "steps": 1}),
+        ledger.train.add_distillation(
+            Distillation(note=1, step=1, learned=False, evidence={"practised": SECRET, "steps": 1}),
             Step(number=1, turns=(), metrics={}, seconds=1.0),
             Version(number=1, parent=0, base="b", adapter="/a", step=1),
         )
-        assert sum(SECRET[:-1] in row for row in rows(place)) == 3, "the note, a prompt and a rehearsal"
+        assert sum(SECRET[:-1] in row for row in rows(place)) == 3, "the note, a prompt and a distillation"
         before = ledger.train.turn(other)
         with DeletionLedger(place) as deleting:
             assert deleting.forget_note(1) == 1

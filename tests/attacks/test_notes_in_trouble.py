@@ -28,7 +28,7 @@ def run(tmp_path: Path) -> Iterator[tuple[TemporaryLedger, NotesLedger, NotesBoo
 def test_changes_of_a_note_stay_in_order_on_a_clock_that_jumps_back(
     run: tuple[TemporaryLedger, NotesLedger, NotesBook], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rehearsals since the last change are counted by time: one that seemed older would count for ever, or never."""
+    """Distillations since the last change are counted by time: one that seemed older would count for ever, or never."""
     book = run[2]
     monkeypatch.setattr(time, "time", lambda: 1_000.0)
     note = book.add(NewNote(user="ann", text="Answer in one sentence.", by="user", reason="by hand")).note

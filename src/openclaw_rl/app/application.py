@@ -203,7 +203,7 @@ class App:
         return NotesBook(self._notes)
 
     def _train_loop(self) -> Loop:
-        from openclaw_rl.app.notes import build_rehearsal
+        from openclaw_rl.app.notes import build_distillation
         from openclaw_rl.train.loop import Housekeeping, Review, TrainLoop
         from openclaw_rl.train.queue import QueueSettings
         from openclaw_rl.train.startup import RunOrigin
@@ -239,7 +239,7 @@ class App:
                 recorder=self._keep_records(ledger),
             ),
             pause_after=train.alarms.pause_after,
-            rehearsal=build_rehearsal(self.config, self._book(), self._lend_policy(), busy=self._busy),
+            distillation=build_distillation(self.config, self._book(), self._lend_policy(), busy=self._busy),
         )
 
     def _lend_policy(self) -> GetPolicy:
@@ -268,7 +268,7 @@ class App:
             sampling=default_sampling(self.config),
             user_score=lambda case: reaction_of(case).score,
             probes=settings.probes,
-            rehearsal_probes=settings.rehearsal_probes,
+            distillation_probes=settings.distillation_probes,
             replays=settings.replays,
             tokens=settings.tokens,
             tasks=held_out_tasks(self.config),

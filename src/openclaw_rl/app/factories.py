@@ -110,7 +110,9 @@ def trainer_arguments(config: Config) -> dict[str, Any]:
     """Return the arguments offered to a trainer, which accepts those in its signature."""
     train, policy = config.train, config.policy
     return {
-        **train.model_dump(exclude={"loss", "optim", "lora", "local", "alarms", "rehearse", "options", "backend"}),
+        **train.model_dump(
+            exclude={"loss", "optim", "lora", "local", "alarms", "prompt_distillation", "options", "backend"}
+        ),
         **train.loss.model_dump(exclude={"custom", "config"}),
         **train.optim.model_dump(),
         **train.local.model_dump(),
@@ -129,11 +131,11 @@ def trainer_arguments(config: Config) -> dict[str, Any]:
         "ess_alarm": train.alarms.ess,
         "norm_alarm": train.alarms.norm,
         "pause_after": train.alarms.pause_after,
-        "rehearse_loss": train.rehearse.loss,
-        "rehearse_teacher": train.rehearse.teacher,
-        "rehearse_lr": train.rehearsal_rate,
-        "rehearse_width": train.rehearsal_width,
-        "rehearse_decay": train.rehearse.decay,
+        "distillation_loss": train.prompt_distillation.loss,
+        "distillation_teacher": train.prompt_distillation.teacher,
+        "distillation_lr": train.distillation_rate,
+        "distillation_width": train.distillation_width,
+        "distillation_decay": train.prompt_distillation.decay,
         "lora": train.lora.enabled,
         "lora_rank": train.lora.rank,
         "lora_alpha": train.lora.alpha,

@@ -14,9 +14,9 @@ from openclaw_rl.notes.prompting import NotePrompter
 from openclaw_rl.ports import Policy
 from openclaw_rl.preferences import checker_of
 from openclaw_rl.tasks.everyday import names_subject, training, word_problems
-from openclaw_rl.train.loop import RehearsalParts
-from openclaw_rl.train.rehearsal.measure import GetPolicy
-from openclaw_rl.train.rehearsal.prompts import RehearsalSettings
+from openclaw_rl.train.loop import DistillationParts
+from openclaw_rl.train.prompt_distillation.measure import GetPolicy
+from openclaw_rl.train.prompt_distillation.prompts import DistillationSettings
 from openclaw_rl.types import Hint
 
 if TYPE_CHECKING:
@@ -59,24 +59,24 @@ RECKONINGS = 8
 """one in this many shipped prompts is a word problem: a note must hold for these too"""
 
 
-def rehearsal_settings(config: Config) -> RehearsalSettings:
+def distillation_settings(config: Config) -> DistillationSettings:
     """Return the settings for prompt distillation."""
-    rehearse = config.train.rehearse
-    return RehearsalSettings(
-        steps=rehearse.steps,
-        seconds=rehearse.seconds,
-        batch=rehearse.batch,
-        prompts=rehearse.prompts,
-        held_back=rehearse.held_back,
-        replay=rehearse.replay,
-        loss=rehearse.loss,
-        reward=rehearse.reward,
-        teacher=rehearse.teacher,
-        idle=rehearse.idle,
-        tolerance=rehearse.tolerance,
+    section = config.train.prompt_distillation
+    return DistillationSettings(
+        steps=section.steps,
+        seconds=section.seconds,
+        batch=section.batch,
+        prompts=section.prompts,
+        held_back=section.held_back,
+        replay=section.replay,
+        loss=section.loss,
+        reward=section.reward,
+        teacher=section.teacher,
+        idle=section.idle,
+        tolerance=section.tolerance,
         seed=config.run.seed,
         sampling=replace(
-            default_sampling(config), temperature=rehearse.temperature, max_tokens=rehearse.tokens, top_p=1.0
+            default_sampling(config), temperature=section.temperature, max_tokens=section.tokens, top_p=1.0
         ),
     )
 
@@ -87,18 +87,18 @@ def everyday_prompts() -> list[str]:
     return [task.prompt for task in (*tasks, *word_problems(len(tasks) // (RECKONINGS - 1), seed=0))]
 
 
-def build_rehearsal(
+def build_distillation(
     config: Config, book: NotesBook, policy: GetPolicy, *, busy: Callable[[], bool]
-) -> RehearsalParts | None:
+) -> DistillationParts | None:
     """Return the parts for prompt distillation, None if it is off. ``busy`` returns True while requests run."""
-    if not config.train.rehearse.enabled:
+    if not config.train.prompt_distillation.enabled:
         return None
-    return RehearsalParts(
+    return DistillationParts(
         book=book,
         policy=policy,
         checker=checker_of,
         relevant=names_subject,
         everyday=everyday_prompts(),
         busy=busy,
-        settings=rehearsal_settings(config),
+        settings=distillation_settings(config),
     )

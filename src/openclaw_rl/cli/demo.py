@@ -63,8 +63,8 @@ class Live:
             self._print(click.style(f"      the note is {progress.state}: {progress.reason}", fg="cyan"))
         if progress.step is not None and progress.step != self._step:
             self._step = progress.step
-            self._print(f"      {_rehearsed(progress)}")
-        self._show(f"      {_rehearsed(progress) if progress.step is not None else 'waiting'}  {self._clock()}")
+            self._print(f"      {_distilled(progress)}")
+        self._show(f"      {_distilled(progress) if progress.step is not None else 'waiting'}  {self._clock()}")
 
     def _clock(self) -> str:
         spent = int(time.monotonic() - self._began)
@@ -95,7 +95,7 @@ class Live:
         self._status = ""
 
 
-def _rehearsed(progress: Progress) -> str:
+def _distilled(progress: Progress) -> str:
     remaining = "" if progress.seconds_left is None else f", at most about {progress.seconds_left:.0f} s more"
     result = ""
     if progress.met is not None:
@@ -145,7 +145,7 @@ def _print_road(report: DemoReport) -> None:
         return
     click.echo(f"note: {report.note}")
     click.secho(f"{report.end.state}: {report.end.reason}", fg="green" if report.learned else "yellow")
-    for row in report.rehearsals:
+    for row in report.distillations:
         spent = ", ".join(f"{what} {seconds:.0f}" for what, seconds in row.get("spent", {}).items())
         click.echo(f"distilled: {row['steps']} steps, {row['replies']} replies, {row['seconds']:.0f} s ({spent})")
     if report.refused:

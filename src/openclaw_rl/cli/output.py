@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from openclaw_rl.types import rehearsing
+from openclaw_rl.types import distilling
 
 
 def print_status(view: Mapping[str, Any]) -> None:
@@ -83,9 +83,9 @@ def _model(model: Mapping[str, Any]) -> str:
 def _more(detail: Mapping[str, Any]) -> str:
     """Return a loop's details for its status line."""
     text = f", {detail['waiting']} waiting" if detail.get("waiting") else ""
-    if (now := detail.get("rehearsal")) is not None:
+    if (now := detail.get("distillation")) is not None:
         remaining = f", about {now['seconds_left']:.0f} s of idle time left" if now["seconds_left"] is not None else ""
-        doing = rehearsing(now["note"], in_prompt=now.get("in_prompt", False))
+        doing = distilling(now["note"], in_prompt=now.get("in_prompt", False))
         text += f", {doing}: step {now['step']} of at most {now['of']}{remaining}"
     return text + (f", paused: {detail.get('reason') or detail['paused']}" if detail.get("paused") else "")
 

@@ -38,6 +38,14 @@ _SECTIONS: Final[tuple[tuple[str, str, str], ...]] = (
         " flawed:degenerate sense_drop:relevance_drop",
     ),
     ("watch", "monitor", "mode alpha window reference least"),
+    (
+        "train.rehearse",
+        "train.prompt_distillation",
+        "enabled steps seconds batch prompts held_back replay loss reward teacher lr decay temperature tokens idle"
+        " tolerance",
+    ),
+    ("gate", "gate", "rehearsal_probes:distillation_probes"),
+    ("gate.limits", "gate.limits", "rehearsal_drop:distillation_drop"),
 )
 """the former section, the present section, and their names, ``old:new`` where these differ"""
 
@@ -55,6 +63,7 @@ FIXED: Final[Mapping[str, str]] = {
 
 def _moved() -> Iterator[tuple[str, str]]:
     yield "watch", "monitor"
+    yield "train.rehearse", "train.prompt_distillation"
     for old, new, names in _SECTIONS:
         for name in names.split():
             before, _, after = name.partition(":")

@@ -20,9 +20,9 @@ Teacher = Literal["base", "live", "ema"]
 ADAPTER_LR: Final = 5e-4
 FULL_LR: Final = ADAPTER_LR / 10
 """a full tune moves every weight, so its steps are about a tenth of an adapter's"""
-REHEARSAL_LR: Final = 1.5e-3
+DISTILLATION_LR: Final = 1.5e-3
 """prompt distillation samples its own replies and may take large steps: they shrink, and their average is served"""
-REHEARSAL_WIDTH: Final = 576
+DISTILLATION_WIDTH: Final = 576
 """width of the embedded model, for which that rate was measured; wider models use a proportionally smaller rate"""
 
 
@@ -144,7 +144,7 @@ class LocalTrainingSection(Section):
     offload_optimizer: bool = Field(default=False, description="keep optimizer state in main memory")
 
 
-class RehearseSection(Section):
+class PromptDistillationSection(Section):
     """Prompt distillation: the policy learns a note from replies sampled for it, during idle time."""
 
     enabled: bool = Field(
@@ -190,8 +190,9 @@ class RehearseSection(Section):
         default=None,
         gt=0,
         le=1,
-        description=f"learning rate of the first step, falling to a fifth by the last; not set: {REHEARSAL_LR} for an"
-        f" adapter, {REHEARSAL_LR / 10} for a full tune, and less for a model wider than {REHEARSAL_WIDTH},"
+        description="learning rate of the first step, falling to a fifth by the last; not set:"
+        f" {DISTILLATION_LR} for an adapter, {DISTILLATION_LR / 10:g} for a full tune, and less for a"
+        f" model wider than {DISTILLATION_WIDTH},"
         f" in proportion",
     )
     decay: float = Field(
@@ -288,7 +289,7 @@ class TrainSection(Section):
     lora: LoraSection = Field(default_factory=LoraSection)
     local: LocalTrainingSection = Field(default_factory=LocalTrainingSection)
     alarms: AlarmsSection = Field(default_factory=AlarmsSection)
-    rehearse: RehearseSection = Field(default_factory=RehearseSection)
+    prompt_distillation: PromptDistillationSection = Field(default_factory=PromptDistillationSection)
     options: Options = Field(default_factory=dict, repr=False, description="free-form table for the trainer")
 
     @property
@@ -297,14 +298,14 @@ class TrainSection(Section):
         return self.optim.lr or (ADAPTER_LR if self.lora.enabled else FULL_LR)
 
     @property
-    def rehearsal_rate(self) -> float:
-        """Return ``rehearse.lr``, or the default rate for an adapter or a full tune if it is not set."""
-        return self.rehearse.lr or (REHEARSAL_LR if self.lora.enabled else REHEARSAL_LR / 10)
+    def distillation_rate(self) -> float:
+        """Return ``prompt_distillation.lr``, or the default rate for an adapter or a full tune if it is not set."""
+        return self.prompt_distillation.lr or (DISTILLATION_LR if self.lora.enabled else DISTILLATION_LR / 10)
 
     @property
-    def rehearsal_width(self) -> int | None:
-        """Return the model width for this rate; None if ``rehearse.lr`` sets the rate for the model in use."""
-        return None if self.rehearse.lr else REHEARSAL_WIDTH
+    def distillation_width(self) -> int | None:
+        """Return the model width for this rate; None if ``lr`` is set for the model in use."""
+        return None if self.prompt_distillation.lr else DISTILLATION_WIDTH
 
 
 class GateLimitsSection(Section):
@@ -329,7 +330,7 @@ class GateLimitsSection(Section):
     relevance_drop: float = Field(
         default=0.25, ge=0, le=1, description="share of replies that may lose relevance to the base"
     )
-    rehearsal_drop: float = Field(
+    distillation_drop: float = Field(
         default=0.2,
         ge=0,
         le=1,
@@ -344,7 +345,7 @@ class GateSection(Section):
         default="on", description="examine each version before it is served; off: serve it unexamined"
     )
     probes: int = Field(default=6, ge=1, le=64, description="held-out prompts that both versions answer")
-    rehearsal_probes: int = Field(
+    distillation_probes: int = Field(
         default=40, ge=8, le=128, description="additional probes for a version with a distilled note"
     )
     replays: int = Field(default=4, ge=0, le=64, description="past corrections and pinned turns to score again")

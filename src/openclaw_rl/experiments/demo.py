@@ -82,7 +82,7 @@ class DemoReport:
     note: str | None
     obeyed: Obeyed | None
     end: Progress | None
-    rehearsals: tuple[dict[str, Any], ...]
+    distillations: tuple[dict[str, Any], ...]
     refused: int
     answers: tuple[tuple[Task, str, str, str], ...]
     trouble: str | None
@@ -113,7 +113,7 @@ class DemoReport:
             **{f"words_{when}": round(row.words, 1) for when, row in measured},
             **{f"degenerate_{when}": row.degenerate for when, row in measured},
             "held_out": self.before.count,
-            "rehearsals": list(self.rehearsals),
+            "distillations": list(self.distillations),
             "refused": self.refused,
             "seconds": {name: round(value, 1) for name, value in self.seconds.items()},
             "trouble": self.trouble,
@@ -126,7 +126,7 @@ class DemoReport:
 
     def curves(self) -> dict[str, list[tuple[int, float]]]:
         """Return the note's learning curve by distillation step."""
-        return note_curves(self.rehearsals)
+        return note_curves(self.distillations)
 
     def chart(self) -> str:
         """Return the curve as SVG, with the held-out rates."""
@@ -135,7 +135,7 @@ class DemoReport:
         return charts.lines(
             f"{preference.name}: {preference.description}",
             self.curves(),
-            x="rehearsal steps",
+            x="distillation steps",
             y="share",
             levels={f"held-out {when}: {rates.rate:.0%}": rates.rate for when, rates in levels},
         )
@@ -198,7 +198,7 @@ async def run(config: Config, plan: DemoPlan, view: DemoView) -> DemoReport:
         view.phase("the held-out prompts again, without any note")
         new = await asking.replies(notes=False)
         clock.lap("after")
-        rehearsals = server.evidence(note.number) if note is not None else []
+        distillations = server.evidence(note.number) if note is not None else []
         refused, trouble = server.refused(), server.trouble()
     return DemoReport(
         plan=plan,
@@ -209,7 +209,7 @@ async def run(config: Config, plan: DemoPlan, view: DemoView) -> DemoReport:
         note=note.text if note is not None else None,
         obeyed=obeyed,
         end=end,
-        rehearsals=tuple(rehearsals),
+        distillations=tuple(distillations),
         refused=refused,
         answers=tuple(zip(probes, old, noted, new, strict=True)),
         trouble=trouble,

@@ -78,7 +78,7 @@ class DemoServer:
     def progress(self, note: int, *, after: int = 0) -> list[Progress]:
         """Return a note's state changes after the first ``after``; the last entry includes the current progress."""
         changes = self.reader.note_changes(note)
-        live, now = LiveVersions(self.reader).live(), self._rehearsal()
+        live, now = LiveVersions(self.reader).live(), self._distillation()
         road = [
             Progress(
                 change=number,
@@ -99,13 +99,13 @@ class DemoServer:
         )
         return road[after:] or road[-1:]
 
-    def _rehearsal(self) -> Mapping[str, Any]:
+    def _distillation(self) -> Mapping[str, Any]:
         rows = (row.detail for row in self.reader.health() if row.loop == "train")
-        return next(rows, {}).get("rehearsal") or {}
+        return next(rows, {}).get("distillation") or {}
 
     def evidence(self, note: int) -> list[dict[str, Any]]:
         """Return measurements and cost of a note's distillations."""
-        return [dict(row.evidence) for row in self.reader.rehearsals(note)]
+        return [dict(row.evidence) for row in self.reader.distillations(note)]
 
     def refused(self) -> int:
         """Return the number of versions that the gate refused."""
@@ -123,12 +123,12 @@ def demo_settings(config: Config, *, tokens: int) -> Config:
 
     Replies train at the length that the user reads, in as many steps as five minutes allow.
     """
-    rehearse = config.train.rehearse
+    distillation = config.train.prompt_distillation
     most = {"idle": QUIET, "tokens": tokens, "seconds": SECONDS}
-    limits = ((name, value, getattr(rehearse, name)) for name, value in most.items())
+    limits = ((name, value, getattr(distillation, name)) for name, value in most.items())
     update = {name: value if current is None else min(value, current) for name, value, current in limits}
-    sooner = rehearse.model_copy(update=update)
-    train = config.train.model_copy(update={"rehearse": sooner, "batch_size": _NEVER})
+    sooner = distillation.model_copy(update=update)
+    train = config.train.model_copy(update={"prompt_distillation": sooner, "batch_size": _NEVER})
     return full_batches_only(config.model_copy(update={"train": train}))
 
 

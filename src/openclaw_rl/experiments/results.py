@@ -152,15 +152,15 @@ def sessions_until(met: Sequence[bool], *, run: int = RUN) -> int | None:
     return None
 
 
-def note_curves(rehearsals: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[int, float]]]:
+def note_curves(distillations: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[int, float]]]:
     """Return curves by training step of a note's distillation: compliance without the note.
 
     One curve is for held-out prompts and one for training prompts; without a checker, the remaining share of the first
     KL.
     """
     held_out, sampled, apart, before = *(list[tuple[int, float]]() for _ in range(3)), 0
-    first = max((row["kl"][0] for row in rehearsals[:1]), default=0.0) or 1.0
-    for row in rehearsals:
+    first = max((row["kl"][0] for row in distillations[:1]), default=0.0) or 1.0
+    for row in distillations:
         at = [before + step for step in row["measured_after"]]
         held_out += [
             (step, met / row["held_back"]) for step, met in zip(at, row["met"], strict=True) if met is not None
@@ -168,7 +168,7 @@ def note_curves(rehearsals: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple
         sampled += [(before + step, met / count) for step, met, count in row["sampled"]]
         apart += [(step, min(1.0, kl / first)) for step, kl in zip(at, row["kl"], strict=True)]
         before += row["steps"]
-    return {"held-back prompts": held_out, "rehearsed prompts": sampled} if held_out else {"distance left": apart}
+    return {"held-back prompts": held_out, "distilled prompts": sampled} if held_out else {"distance left": apart}
 
 
 def curve(turns: Iterable[SimulatedTurn], *, window: int = 8) -> list[tuple[int, float]]:

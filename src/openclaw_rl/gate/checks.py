@@ -41,7 +41,7 @@ class GateLimits:
     entropy_ratio: float
     degenerate: float
     relevance_drop: float
-    rehearsal_drop: float
+    distillation_drop: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,8 +243,10 @@ def check_lost(candidate: Sequence[ProbeReply], base: Sequence[ProbeReply] | Non
     missed = "do not name what was asked about"
     if base is not None:
         missed = "no longer name what was asked about where the base model's do"
-    detail = f"{lost} of {len(checked)} replies {missed}, at most {limits.rehearsal_drop:.0%} may"
-    return Check(name="drift", ok=lost / len(checked) <= limits.rehearsal_drop + 1e-9, detail=detail, numbers=numbers)
+    detail = f"{lost} of {len(checked)} replies {missed}, at most {limits.distillation_drop:.0%} may"
+    return Check(
+        name="drift", ok=lost / len(checked) <= limits.distillation_drop + 1e-9, detail=detail, numbers=numbers
+    )
 
 
 def check_tasks(

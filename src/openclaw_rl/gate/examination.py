@@ -41,7 +41,7 @@ from openclaw_rl.gate.checks import (
 from openclaw_rl.gate.examiner import Examiner, reads_calls
 from openclaw_rl.ports import Case, GateDecision, PlaysTasks, Policy, SupportsCandidates, SupportsVersions
 from openclaw_rl.store import LedgerReader
-from openclaw_rl.types import Rehearsal, Sampling, Version
+from openclaw_rl.types import Distillation, Sampling, Version
 
 # A few bad replies are no proof: other prompts and longer replies, compared with the base model's, decide.
 
@@ -225,7 +225,7 @@ class VersionGate:
         sampling: Sampling,
         user_score: Callable[[Case], float | None],
         probes: int,
-        rehearsal_probes: int,
+        distillation_probes: int,
         replays: int,
         tokens: int,
         tasks: PlaysTasks | None,
@@ -237,7 +237,7 @@ class VersionGate:
         self._sampling = sampling
         self._verdicts = VerdictCheck(ledger, user_score, limits=limits)
         self._count, self._replays, self._tokens = probes, replays, tokens
-        self._many = rehearsal_probes
+        self._many = distillation_probes
         self._tasks = tasks
         self._candidates = Candidates(policy)
         self._second_look = SecondLook(tokens=tokens)
@@ -346,14 +346,14 @@ class VersionGate:
             checks[checks.index(flaws)] = await self._flaws_elsewhere(flaws, examiner, candidate, probes.held_out)
         return checks
 
-    async def _rehearsal(self, candidate: Version) -> Rehearsal | None:
+    async def _distillation(self, candidate: Version) -> Distillation | None:
         """Return the prompt distillation that made the candidate, None for a step on turns."""
-        return None if candidate.step is None else await asyncio.to_thread(self._ledger.rehearsal_of, candidate.step)
+        return None if candidate.step is None else await asyncio.to_thread(self._ledger.distillation_of, candidate.step)
 
     async def _from_teacher(self, candidate: Version) -> float | None:
         """Return a distilled candidate's distance from the model with the note in its prompt, in nats per token."""
-        rehearsal = await self._rehearsal(candidate)
-        return None if rehearsal is None else rehearsal.evidence.get("last", {}).get("kl")
+        distillation = await self._distillation(candidate)
+        return None if distillation is None else distillation.evidence.get("last", {}).get("kl")
 
     async def _flaws_elsewhere(
         self, seen: Check, examiner: Examiner, candidate: Version, asked: Sequence[Probe]
@@ -366,7 +366,7 @@ class VersionGate:
 
     async def _drift(self, examiner: Examiner, candidate: Version, asked: Sequence[Probe]) -> Check:
         """Check relevance against the base model; on many prompts for a distilled version, whose note is arbitrary."""
-        if await self._rehearsal(candidate) is not None:
+        if await self._distillation(candidate) is not None:
             return await self._lost(examiner, candidate, asked)
 
         def compare(now: Sequence[ProbeReply], base: Sequence[ProbeReply]) -> Check:

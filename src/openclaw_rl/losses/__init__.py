@@ -11,7 +11,7 @@ Every log-prob is a log-softmax over the whole vocabulary of logits divided by t
     aggregation  means over tokens, or over samples first
     diagnostics  tokens fit for training, and batch health
     settings     `LossSettings`
-    rehearsal    prompt distillation towards a teacher with the note: `with_rehearsal` adds it to any loss
+    distillation    prompt distillation towards a teacher with the note: `with_distillation` adds it to any loss
     total        `loss`: `LossInputs` to a scalar and metrics
     vocabulary   `from_vocabulary`: inputs from whole log-softmax tensors, for experiments
     published    `published`: a loss by the published contract, four tensors [1, N] and a dict
@@ -64,8 +64,8 @@ if TYPE_CHECKING:
     from openclaw_rl.losses.diagnostics import fit, health
     from openclaw_rl.losses.inputs import LossFunction, LossInputs
     from openclaw_rl.losses.methods import KLS, METHODS, Method, Part, binary, combine, distill, opd, topk
+    from openclaw_rl.losses.prompt_distillation import distillation_loss, with_distillation
     from openclaw_rl.losses.published import as_loss
-    from openclaw_rl.losses.rehearsal import rehearsal_loss, with_rehearsal
     from openclaw_rl.losses.selection import (
         HINTS,
         SUBSETS,
@@ -106,6 +106,7 @@ __all__ = [
     "choose",
     "combine",
     "distill",
+    "distillation_loss",
     "fit",
     "from_vocabulary",
     "full_kl",
@@ -122,7 +123,6 @@ __all__ = [
     "overlap",
     "pg",
     "ratio",
-    "rehearsal_loss",
     "reverse_kl",
     "sequence_optimal",
     "shortest",
@@ -133,7 +133,7 @@ __all__ = [
     "topk_opd",
     "try_out",
     "weight_of",
-    "with_rehearsal",
+    "with_distillation",
     "with_tail",
 ]
 
@@ -148,7 +148,7 @@ _PARTS = (
     "total",
     "vocabulary",
     "published",
-    "rehearsal",
+    "distillation",
     "trial",
 )
 

@@ -13,8 +13,8 @@ from openclaw_rl.errors import InvalidValue
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossInputs:
-    """All inputs of a loss. ``current``, ``student_current``, ``teacher_current``, ``kl`` and ``rehearsal`` carry the
-    gradient.
+    """All inputs of a loss. ``current``, ``student_current``, ``teacher_current``, ``kl`` and ``distillation`` carry
+    the gradient.
 
     Values under a False in ``mask`` or ``has_teacher`` are never read and may be arbitrary.
     """
@@ -61,10 +61,10 @@ class LossInputs:
     """[N] l_ref of the sampled token under the base, None if not computed"""
     served: Tensor | None = None
     """[N] l of the sampled token under the served version, None if that is ``current``"""
-    rehearsed: Tensor | None = None
+    distilled: Tensor | None = None
     """[N] bool: tokens of replies sampled for prompt distillation, None if there are none"""
-    rehearsal: Tensor | None = None
-    """[N] KL between current and the teacher with the note, over the whole vocabulary; read where ``rehearsed``"""
+    distillation: Tensor | None = None
+    """[N] KL between current and the teacher with the note, over the whole vocabulary; read where ``distilled``"""
 
     @property
     def comparable(self) -> Tensor:
@@ -79,14 +79,14 @@ class LossInputs:
     @property
     def of_turns(self) -> Tensor:
         """[N] bool: tokens of turns, which train by the method; the others train by prompt distillation."""
-        return self.mask if self.rehearsed is None else self.mask & ~self.rehearsed
+        return self.mask if self.distilled is None else self.mask & ~self.distilled
 
     def __post_init__(self) -> None:
         n, s, h, k = len(self.sample), len(self.advantage), len(self.teacher), self.student_ids.shape[-1]
         if h < 1:
             raise InvalidValue("teacher", "no row", remedy="give one row and let has_teacher be False")
         for names, shape in (
-            ("mask current old same_weights kl reference served rehearsed rehearsal", (n,)),
+            ("mask current old same_weights kl reference served distilled distillation", (n,)),
             ("has_advantage score", (s,)),
             ("teacher has_teacher", (h, n)),
             ("student_ids student_old student_current", (n, k)),

@@ -25,18 +25,18 @@ def from_vocabulary(
     has_advantage: Tensor | None = None,
     has_teacher: Tensor | None = None,
     same_weights: Tensor | None = None,
-    rehearsed: Tensor | None = None,
-    rehearsal: str = "reverse",
+    distilled: Tensor | None = None,
+    distillation: str = "reverse",
 ) -> LossInputs:
     """Return inputs from log-softmax tensors: tokens [N], current, old, reference [N, V], teacher [H, N, V], advantage
     and score [S].
 
     Defaults: every token trains, every sample has its advantage and teachers, and equal weights are not assumed.
-    ``rehearsed`` [N] tokens are compared with the first hint's teacher by the ``rehearsal`` loss of that name.
+    ``distilled`` [N] tokens are compared with the first hint's teacher by the ``distillation`` loss of that name.
     """
     k, truth = min(k, current.shape[-1]), torch.ones_like(tokens, dtype=torch.bool)
     ids, their = old.topk(k, -1).indices, teacher.topk(k, -1).indices
-    apart = (teacher[0].detach(), current) if FORWARD[rehearsal] else (current, teacher[0].detach())
+    apart = (teacher[0].detach(), current) if FORWARD[distillation] else (current, teacher[0].detach())
     wide = their.shape[:1] + old.shape
     return LossInputs(
         sample=sample,
@@ -59,6 +59,6 @@ def from_vocabulary(
         score=score,
         kl=None if reference is None else full_kl(current, reference),
         reference=None if reference is None else reference.gather(-1, tokens[:, None])[:, 0],
-        rehearsed=rehearsed,
-        rehearsal=None if rehearsed is None else full_kl(*apart),
+        distilled=distilled,
+        distillation=None if distilled is None else full_kl(*apart),
     )

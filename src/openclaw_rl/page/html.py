@@ -239,7 +239,7 @@ def pulse(context: PageContext) -> Html:
     """Return the live version and the present activity; kept up to date by the browser."""
     progress = context.progress
     live = "no version yet" if progress.live is None else f"version {progress.live}"
-    kind = "paused" if progress.paused else "busy" if progress.rehearsal else "calm"
+    kind = "paused" if progress.paused else "busy" if progress.distillation else "calm"
     warn = el("a", f"{len(context.alarms)} to look at", href="/curves", class_="warn") if context.alarms else None
     return el(
         "div",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from openclaw_rl.page.html import Child, Html, button, chip, clipped, el, empty, header, join, text, when
 from openclaw_rl.page.talk import STATES, notes_panel
-from openclaw_rl.types import Note, Rehearsal
+from openclaw_rl.types import Distillation, Note
 from openclaw_rl.views.learning import Correction, TrainedIn, VersionAnswer
 
 _TOLD = 1200
@@ -177,8 +177,8 @@ def _trained(one: Correction) -> Html:
 
 def _lesson(lesson: TrainedIn) -> Html:
     summary = el("p", f"Step {lesson.step}", _version(lesson))
-    how = el("p", f"by {lesson.rehearsal.what}", class_="faint") if lesson.rehearsal is not None else None
-    figures = _rehearsed(lesson.rehearsal) if lesson.rehearsal is not None else None
+    how = el("p", f"by {lesson.distillation.what}", class_="faint") if lesson.distillation is not None else None
+    figures = _distilled(lesson.distillation) if lesson.distillation is not None else None
     ruling = el("p", f"Gate: {lesson.ruling}", class_="faint") if lesson.ruling else None
     return el("div", summary, how, figures, ruling)
 
@@ -191,7 +191,7 @@ def _version(lesson: TrainedIn) -> Html:
     return join(" made ", chip(f"version {lesson.version}: {state}", colours.get(lesson.state or "", "")))
 
 
-def _rehearsed(done: Rehearsal) -> Html:
+def _distilled(done: Distillation) -> Html:
     """Draw how many replies follow the note: without it before and after, and (unless it stays) with it."""
     figures, labels = done.evidence, [("first", "before"), ("last", "after"), ("with_note", "with note")]
     parts = [(figures[name], what) for name, what in (labels[:2] if done.practised else labels)]

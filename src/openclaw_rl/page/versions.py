@@ -10,7 +10,7 @@ from typing import Any
 from openclaw_rl.page.html import Html, button, chip, clipped, el, empty, header, join, text, when
 from openclaw_rl.ports import GateDecision
 from openclaw_rl.store.results import StateChange
-from openclaw_rl.types import rehearsing
+from openclaw_rl.types import distilling
 from openclaw_rl.views.browse import VersionLine
 
 COLOURS = {"live": "good", "refused": "bad", "rolled back": "bad", "candidate": "busy", "deleted": ""}
@@ -222,12 +222,12 @@ def _step(step: Mapping[str, Any] | None) -> Html | None:
         )
         for cause in step["turns"][:20]
     ]
-    rehearsal = step["rehearsal"]
+    distillation = step["distillation"]
     gone = f" and {step['deleted']} that were deleted since" if step["deleted"] else ""
-    in_prompt = rehearsal is not None and "practised" in rehearsal["evidence"]
+    in_prompt = distillation is not None and "practised" in distillation["evidence"]
     description = (
-        f"by {rehearsing(rehearsal['note'], in_prompt=in_prompt)}"
-        if rehearsal
+        f"by {distilling(distillation['note'], in_prompt=in_prompt)}"
+        if distillation
         else f"from {len(step['turns'])} turns{gone}"
     )
     return el(

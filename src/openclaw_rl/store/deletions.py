@@ -67,7 +67,7 @@ class DeletionQueries(LedgerConnection):
         steps = self._of(turns, "SELECT step FROM trained WHERE turn IN ({marks})", "step")
         rows = self.rows(f"SELECT {VERSION} FROM versions v ORDER BY v.number")
         versions = [to_version(row, self.root) for row in rows]
-        learned = learned_from({*steps, *self._rehearsed(turns, notes, user)}, versions)
+        learned = learned_from({*steps, *self._distilled(turns, notes, user)}, versions)
         return Deletion(
             turns=len(turns),
             notes=len(notes),
@@ -82,7 +82,7 @@ class DeletionQueries(LedgerConnection):
             values += [row[column] for row in self.rows(sql.format(marks=", ".join("?" * len(batch))), *batch)]
         return values
 
-    def _rehearsed(self, turns: Sequence[str], notes: Sequence[int], user: str) -> Iterator[int]:
+    def _distilled(self, turns: Sequence[str], notes: Sequence[int], user: str) -> Iterator[int]:
         """Yield the steps that distilled these notes, or any of the user's on prompts that may be from these turns."""
         first = self.row("SELECT at FROM turns WHERE id = ?", turns[0]) if turns else None
         user_notes = {row["number"] for row in self.rows("SELECT number FROM notes WHERE user = ?", user)}

@@ -17,7 +17,7 @@ from openclaw_rl.store import codec
 from openclaw_rl.store.connection import LedgerConnection, SharedWriter
 from openclaw_rl.store.database import Row
 from openclaw_rl.store.results import GivenHints, GivenRemark
-from openclaw_rl.types import Note, NoteAuthor, NoteChange, NoteKind, NoteState, Rehearsal
+from openclaw_rl.types import Distillation, Note, NoteAuthor, NoteChange, NoteKind, NoteState
 
 T = TypeVar("T")
 
@@ -61,19 +61,19 @@ class NoteQueries(LedgerConnection):
         row = self.row("SELECT max(seq) AS seq FROM note_changes")
         return (row["seq"] if row else None) or 0
 
-    def rehearsals(self, note: int | None = None) -> list[Rehearsal]:
+    def distillations(self, note: int | None = None) -> list[Distillation]:
         """Return each prompt distillation of a note, or of all notes, oldest first."""
         where, values = ("WHERE note = ?", (note,)) if note is not None else ("", ())
         rows = self.rows(f"SELECT note, step, learned, evidence, at FROM rehearsals {where} ORDER BY seq", *values)
         return [
-            Rehearsal(**{**dict(row), "learned": bool(row["learned"]), "evidence": json.loads(row["evidence"])})
+            Distillation(**{**dict(row), "learned": bool(row["learned"]), "evidence": json.loads(row["evidence"])})
             for row in rows
         ]
 
-    def rehearsal_of(self, step: int) -> Rehearsal | None:
+    def distillation_of(self, step: int) -> Distillation | None:
         """Return the prompt distillation in a step, None for a step on turns."""
         row = self.row("SELECT note FROM rehearsals WHERE step = ?", step)
-        return next((entry for entry in self.rehearsals(row["note"]) if entry.step == step), None) if row else None
+        return next((entry for entry in self.distillations(row["note"]) if entry.step == step), None) if row else None
 
     def notes_enabled(self, user: str) -> bool:
         """Check if a user's notes are put into prompts: yes unless the user switched them off."""

@@ -35,12 +35,12 @@ from openclaw_rl.store.stores import open_database
 from openclaw_rl.types import (
     Command,
     ControlRequest,
+    Distillation,
     Drop,
     GroupKey,
     GroupProgress,
     JudgedTurn,
     PlayedStep,
-    Rehearsal,
     Step,
     UnreadableTurn,
     Version,
@@ -189,19 +189,19 @@ class TrainLedger(DurableWriter, LedgerReader):
                 raise DeletedMeanwhile(f"{len(gone)} turns of step {step.number} were deleted while it was taken")
             self._insert_step(db, step, version, drops)
 
-    def add_rehearsal(self, rehearsal: Rehearsal, step: Step, version: Version, *, deletions: int = 0) -> None:
+    def add_distillation(self, distillation: Distillation, step: Step, version: Version, *, deletions: int = 0) -> None:
         """Write a prompt distillation with its step and the version it made, atomically.
 
         ``deletions``: the newest deletion when its prompts were read. Raises DeletedMeanwhile and writes nothing if
         there is a later one: the prompts may be from that session.
         """
-        row = {name: getattr(rehearsal, name) for name in ("note", "step", "learned")}
+        row = {name: getattr(distillation, name) for name in ("note", "step", "learned")}
         with self.writing(alone="trained") as db:
             if self.newest("deletions") != deletions:
-                raise DeletedMeanwhile(f"a session was deleted while note {rehearsal.note} was distilled")
+                raise DeletedMeanwhile(f"a session was deleted while note {distillation.note} was distilled")
             self._insert_step(db, step, version, ())
-            row |= {"at": moment(self, rehearsal.note, rehearsal.at)}
-            db.insert("rehearsals", row | {"evidence": codec.json_text(dict(rehearsal.evidence))})
+            row |= {"at": moment(self, distillation.note, distillation.at)}
+            db.insert("rehearsals", row | {"evidence": codec.json_text(dict(distillation.evidence))})
 
     def _insert_step(self, db: Database, step: Step, version: Version | None, drops: Sequence[Drop]) -> None:
         db.insert(

@@ -4,7 +4,7 @@ control     users' requests: rollback, pause, resume, pins
 decisions   gate decisions on candidates, and automatic rollback of a version that made replies worse
 queue       the waiting turns, and the condition for a step
 steps       one step: samples in, a candidate out
-rehearsal   prompt distillation: notes are learned in idle time
+distillation   prompt distillation: notes are learned in idle time
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from openclaw_rl.train.decisions import (
     DecisionLedger,
     TrainingControl,
 )
+from openclaw_rl.train.prompt_distillation.distiller import DistillationLedger, PromptDistiller
+from openclaw_rl.train.prompt_distillation.measure import GetPolicy, ReplySampler
+from openclaw_rl.train.prompt_distillation.notebook import LessonBook, NotebookLedger
+from openclaw_rl.train.prompt_distillation.prompts import Checker, DistillationSettings, Relevance
 from openclaw_rl.train.queue import QueueLedger, QueueSettings, TrainingQueue
 from openclaw_rl.train.records import Recorder
-from openclaw_rl.train.rehearsal.measure import GetPolicy, ReplySampler
-from openclaw_rl.train.rehearsal.notebook import LessonBook, NotebookLedger
-from openclaw_rl.train.rehearsal.prompts import Checker, RehearsalSettings, Relevance
-from openclaw_rl.train.rehearsal.rehearser import RehearsalLedger, Rehearser
 from openclaw_rl.train.samples import SampleSettings
 from openclaw_rl.train.startup import RunOrigin, begin, checkpoint_to_adopt
 from openclaw_rl.train.steps import StepLedger, StepRunner
 from openclaw_rl.versions import RetentionPolicy, VersionManager, checkpoints
 
-__all__ = ["Housekeeping", "LoopLedger", "RehearsalParts", "Review", "TrainLoop"]
+__all__ = ["DistillationParts", "Housekeeping", "LoopLedger", "Review", "TrainLoop"]
 
 
 _FRESH = 5.0
@@ -54,7 +54,7 @@ class HealthRow(Protocol):
     def detail(self) -> Mapping[str, Any]: ...
 
 
-class LoopLedger(QueueLedger, ControlLedger, DecisionLedger, StepLedger, RehearsalLedger, NotebookLedger, Protocol):
+class LoopLedger(QueueLedger, ControlLedger, DecisionLedger, StepLedger, DistillationLedger, NotebookLedger, Protocol):
     """Part of the ledger that the training loop needs."""
 
     def paused(self) -> str | None: ...
@@ -82,7 +82,7 @@ class Housekeeping:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RehearsalParts:
+class DistillationParts:
     """Parts that prompt distillation needs: notes, a sampling policy, checks, shipped prompts and a busy signal.
 
     ``checker`` returns the check that decides if a reply follows a rule, None for an unknown rule; ``relevant``
@@ -95,7 +95,7 @@ class RehearsalParts:
     relevant: Relevance
     everyday: Sequence[str]
     busy: Callable[[], bool]
-    settings: RehearsalSettings
+    settings: DistillationSettings
 
 
 class TrainLoop:
@@ -114,10 +114,10 @@ class TrainLoop:
         review: Review,
         housekeeping: Housekeeping,
         pause_after: int,
-        rehearsal: RehearsalParts | None,
+        distillation: DistillationParts | None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Pause training after ``pause_after`` alarms in a row; without ``rehearsal`` notes stay in the prompt.
+        """Pause training after ``pause_after`` alarms in a row; without ``distillation`` notes stay in the prompt.
 
         Raises ConfigError for a checkpoint that this run cannot resume from.
         """
@@ -132,7 +132,7 @@ class TrainLoop:
         self._control = TrainingControl(ledger, pause_after=pause_after)
         self._review = CandidateReview(ledger, self._control, gate=review.gate, retry=review.retry, clock=clock)
         self._rollback = AutomaticRollback(ledger, review.monitor)
-        lessons = self._lesson_book(rehearsal) if rehearsal is not None else None
+        lessons = self._lesson_book(distillation) if distillation is not None else None
         self._steps = StepRunner(
             ledger,
             trainer,
@@ -142,11 +142,11 @@ class TrainLoop:
             origin=origin,
             beside=lessons.beside if lessons is not None else None,
         )
-        self._rehearser = self._build_rehearser(rehearsal, lessons) if rehearsal and lessons else None
+        self._distiller = self._build_distiller(distillation, lessons) if distillation and lessons else None
         self._begun = False
         self._trainer_up = False
 
-    def _lesson_book(self, parts: RehearsalParts) -> LessonBook:
+    def _lesson_book(self, parts: DistillationParts) -> LessonBook:
         return LessonBook(
             self._ledger,
             parts.book,
@@ -158,8 +158,8 @@ class TrainLoop:
             settings=parts.settings,
         )
 
-    def _build_rehearser(self, parts: RehearsalParts, lessons: LessonBook) -> Rehearser:
-        return Rehearser(
+    def _build_distiller(self, parts: DistillationParts, lessons: LessonBook) -> PromptDistiller:
+        return PromptDistiller(
             self._ledger,
             lessons,
             self._trainer,
@@ -172,7 +172,7 @@ class TrainLoop:
             settings=parts.settings,
         )
 
-    def _quiet_for(self, parts: RehearsalParts) -> Callable[[], Awaitable[bool]]:
+    def _quiet_for(self, parts: DistillationParts) -> Callable[[], Awaitable[bool]]:
         def quiet() -> bool:
             last, now = self._ledger.last_turn_at(), self._clock()
             waits = parts.busy() or any(
@@ -204,8 +204,8 @@ class TrainLoop:
         moved += await asyncio.to_thread(self._roll_back)
         if moved:
             await asyncio.to_thread(self._link)
-            if self._rehearser is not None:  # a rollback restores its notes, also while training is paused
-                moved += await self._rehearser.settle()
+            if self._distiller is not None:  # a rollback restores its notes, also while training is paused
+                moved += await self._distiller.settle()
         if await asyncio.to_thread(self._ledger.paused):
             return moved
         if not await self._review.decided():  # the previous candidate must be decided before the next step
@@ -216,7 +216,7 @@ class TrainLoop:
             await asyncio.to_thread(self._keep_house)  # work that a crash left unfinished
         moved += await asyncio.to_thread(self._queue.read)
         moved += await self._step()
-        return moved or await self._rehearse()
+        return moved or await self._distill()
 
     def _begin(self) -> None:
         checkpoint = checkpoint_to_adopt(self._versions, self._origin)
@@ -229,8 +229,8 @@ class TrainLoop:
         chosen = await asyncio.to_thread(self._queue.next_batch)
         if not chosen:
             return 0
-        if self._rehearser is not None and self._rehearser.under_way:  # this step makes its drafts worthless
-            await self._rehearser.finish()
+        if self._distiller is not None and self._distiller.under_way:  # this step makes its drafts worthless
+            await self._distiller.finish()
             if not await self._review.decided():
                 return 0
         used = await self._steps.run(chosen, self._queue.played())
@@ -239,14 +239,14 @@ class TrainLoop:
         await asyncio.to_thread(self._keep_house)
         return used
 
-    async def _rehearse(self) -> int:
+    async def _distill(self) -> int:
         """Take one step of prompt distillation if there is a note to learn and no request; return the work done."""
-        if self._rehearser is None:
+        if self._distiller is None:
             return 0
-        moved = await self._rehearser.settle() + await self._rehearser.tick()
+        moved = await self._distiller.settle() + await self._distiller.tick()
         if await self._review.decided() and moved:
             await asyncio.to_thread(self._keep_house)
-            moved += await self._rehearser.settle()
+            moved += await self._distiller.settle()
         return moved
 
     def _roll_back(self) -> int:
@@ -282,7 +282,13 @@ class TrainLoop:
         if self._review.held is not None:
             what = f"version {self._review.held.version} waits for the gate: {self._review.held.reason}"
             alarms.append({"what": what, "remedy": "the live version stays; the gate tries again automatically"})
-        rehearsal = self._rehearser.status() if self._rehearser is not None else None
+        distillation = self._distiller.status() if self._distiller is not None else None
         runner = self._trainer.runner if isinstance(self._trainer, ReportsRunner) else None
         details = {"runner": runner} if runner else {}
-        return {"waiting": self._queue.waiting, "paused": why, "alarms": alarms, "rehearsal": rehearsal, **details}
+        return {
+            "waiting": self._queue.waiting,
+            "paused": why,
+            "alarms": alarms,
+            "distillation": distillation,
+            **details,
+        }

@@ -193,7 +193,7 @@ def _why_no_signal(verdict: Verdict, settings: SampleSettings) -> str:
     if verdict.score is not None and not settings.policy_gradient:
         return "it has a score, but train.loss.w_rl is 0"
     score = "no opinion" if verdict.score is None else f"score {verdict.score:g}"
-    return f"{score}, no rule to distil"
+    return f"{score}, no rule to distill"
 
 
 def with_advantages(

@@ -26,14 +26,14 @@ from openclaw_rl.types.messages import (
 from openclaw_rl.types.notes import (
     LONGEST_NOTE,
     PROMPTED,
+    Distillation,
     Note,
     NoteAuthor,
     NoteChange,
     NoteKind,
     NoteState,
     PromptNote,
-    Rehearsal,
-    rehearsing,
+    distilling,
 )
 from openclaw_rl.types.training import (
     FIRST_DRAFT,
@@ -86,6 +86,7 @@ __all__ = [
     "Completion",
     "ControlRequest",
     "Deletion",
+    "Distillation",
     "Doubt",
     "Drop",
     "DropReason",
@@ -112,7 +113,6 @@ __all__ = [
     "Prompt",
     "PromptNote",
     "Reach",
-    "Rehearsal",
     "Role",
     "Sample",
     "Sampling",
@@ -131,9 +131,9 @@ __all__ = [
     "VersionState",
     "WaitingTurns",
     "canonical",
+    "distilling",
     "environment_of",
     "new_id",
-    "rehearsing",
     "rules",
     "texts",
 ]

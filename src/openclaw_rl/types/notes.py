@@ -66,13 +66,13 @@ class NoteChange:
     at: float
 
 
-def rehearsing(note: int, *, in_prompt: bool) -> str:
+def distilling(note: int, *, in_prompt: bool) -> str:
     """Describe a prompt distillation in a few words."""
     return f"training with note {note} in the prompt" if in_prompt else f"distilling note {note}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rehearsal:
+class Distillation:
     """One prompt distillation of a note, which made the step's version.
 
     ``learned`` is True if, on held-out prompts, replies without the note follow it as often as replies with it;
@@ -93,7 +93,7 @@ class Rehearsal:
     @property
     def what(self) -> str:
         """A description in a few words: "distilling note 3"."""
-        return rehearsing(self.note, in_prompt=self.practised is not None)
+        return distilling(self.note, in_prompt=self.practised is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -90,7 +90,7 @@ class Sample:
     a standing note): the trainer renders the prompt as it renders a teacher's, and takes its own weights for the
     behaviour policy.
     ``played`` is its place in an environment, None for a user's turn.
-    ``rehearses`` is the note that this reply was sampled for (prompt distillation); its one teacher has the note. None
+    ``distills`` is the note that this reply was sampled for (prompt distillation); its one teacher has the note. None
     for a turn. Its ``advantage`` compares it with other replies in its step.
     """
 
@@ -110,7 +110,7 @@ class Sample:
     played: PlayedStep | None = None
     recalled: str | None = None
     urgency: float = 1.0
-    rehearses: str | None = None
+    distills: str | None = None
 
     def __post_init__(self) -> None:
         need_tokens(self.reply_tokens, "reply_tokens")
@@ -129,7 +129,7 @@ class Sample:
         need_finite(self.advantage, "advantage")
         need_finite(self.score, "score")
         need(self.advantage is not None or bool(self.teachers), "advantage", "a sample without any signal")
-        if self.rehearses is not None:
+        if self.distills is not None:
             need(len(self.teachers) == 1, "teachers", "prompt distillation has one")
         need(self.temperature >= 0.0, "temperature", f"{self.temperature!r} is below 0")
 

@@ -192,12 +192,16 @@ _STEPS: tuple[tuple[str, str, str, str], ...] = (
     ("ess", "Effective sample size", "Near 1: every sample of a batch counts.", ""),
     ("grad_norm", "Gradient norm", "Steady; a spike that does not recur is a broken batch.", ""),
     (
-        "rehearsal_kl_last",
+        "distillation_kl_last",
         "Left to learn after a distillation",
         "Falls towards 0: the weights follow the note alone.",
         "nats",
     ),
 )
+
+
+_FORMER = {"distillation_kl_last": "rehearsal_kl_last"}
+"""metric names in runs of earlier releases"""
 
 
 def curves(ledger: LedgerReader, user: str | None, *, limit: int = 400) -> list[Curve]:
@@ -210,7 +214,9 @@ def curves(ledger: LedgerReader, user: str | None, *, limit: int = 400) -> list[
 
 
 def _of_step(steps: Sequence[StepFigures], name: str, title: str, good: str, unit: str) -> Curve:
-    points = [(float(step.number), step.metrics[name]) for step in steps if name in step.metrics]
+    names = (name, _FORMER.get(name, name))
+    values = [(step, next((step.metrics[key] for key in names if key in step.metrics), None)) for step in steps]
+    points = [(float(step.number), value) for step, value in values if value is not None]
     return Curve(name=name, title=title, good=good, unit=unit, points=_finite(points), axis="step")
 
 
@@ -252,7 +258,11 @@ def _agreement(marks: Sequence[ScoreMark]) -> Curve:
 
 def _preference(ledger: LedgerReader) -> Curve:
     """Return, for each prompt distillation, the share of replies without the note that follow it."""
-    last = [rehearsal.evidence["last"] for rehearsal in ledger.rehearsals()[-200:] if rehearsal.practised is None]
+    last = [
+        distillation.evidence["last"]
+        for distillation in ledger.distillations()[-200:]
+        if distillation.practised is None
+    ]
     points = [
         (float(at), result["met"] / result["replies"]) for at, result in enumerate(last, 1) if result["met"] is not None
     ]

@@ -12,16 +12,16 @@ from openclaw_rl.store import LedgerReader
 from openclaw_rl.store.browse import WITHIN
 from openclaw_rl.store.results import ListedTurn
 from openclaw_rl.types import (
+    Distillation,
     Feedback,
     Hint,
     Note,
     Outcome,
-    Rehearsal,
     Turn,
     Verdict,
     VersionState,
+    distilling,
     environment_of,
-    rehearsing,
     texts,
 )
 
@@ -43,7 +43,7 @@ class TrainedIn:
     version: int | None
     state: VersionState | None
     ruling: str | None
-    rehearsal: Rehearsal | None
+    distillation: Distillation | None
     at: float
 
 
@@ -172,20 +172,22 @@ def _trained(ledger: LedgerReader, turn: str, notes: Sequence[Note]) -> tuple[Tr
     if (used := ledger.trained_in(turn)) is not None:
         trained.append(_trained_in(ledger, used, None))
     for note in notes:
-        trained += [_trained_in(ledger, rehearsal.step, rehearsal) for rehearsal in ledger.rehearsals(note.number)]
+        trained += [
+            _trained_in(ledger, distillation.step, distillation) for distillation in ledger.distillations(note.number)
+        ]
     return tuple(sorted(trained, key=lambda part: part.step))
 
 
-def _trained_in(ledger: LedgerReader, step: int, rehearsal: Rehearsal | None) -> TrainedIn:
+def _trained_in(ledger: LedgerReader, step: int, distillation: Distillation | None) -> TrainedIn:
     version = ledger.made_by(step)
     decisions = ledger.gate_decisions(version.number) if version else []
     return TrainedIn(
         step=step,
-        note=rehearsal.note if rehearsal else None,
+        note=distillation.note if distillation else None,
         version=version.number if version else None,
         state=version.state if version else None,
         ruling=decisions[-1].reason if decisions else None,
-        rehearsal=rehearsal,
+        distillation=distillation,
         at=ledger.step(step).at,
     )
 
@@ -210,7 +212,7 @@ class LearningProgress:
 
     live: int | None
     paused: str | None
-    rehearsal: Mapping[str, Any] | None
+    distillation: Mapping[str, Any] | None
     steps: int
     training: bool
 
@@ -219,9 +221,9 @@ class LearningProgress:
         """The state in a few words."""
         if self.paused is not None:
             return f"Training is paused: {self.paused}"
-        if self.rehearsal is not None:
-            doing = rehearsing(self.rehearsal["note"], in_prompt=self.rehearsal.get("in_prompt", False))
-            return f"{doing.capitalize()}: step {self.rehearsal['step']} of {self.rehearsal['of']}"
+        if self.distillation is not None:
+            doing = distilling(self.distillation["note"], in_prompt=self.distillation.get("in_prompt", False))
+            return f"{doing.capitalize()}: step {self.distillation['step']} of {self.distillation['of']}"
         return "Waiting for feedback" if self.training else "Nothing trains at the moment"
 
 
@@ -229,11 +231,11 @@ def progress(ledger: LedgerReader) -> LearningProgress:
     """Return the present state of learning."""
     loops = {health.loop: health for health in ledger.health()}
     train, last = loops.get("train"), ledger.last_step()
-    rehearsal = train.detail.get("rehearsal") if train is not None and train.state == "running" else None
+    distillation = train.detail.get("distillation") if train is not None and train.state == "running" else None
     return LearningProgress(
         live=ledger.last_live(),
         paused=ledger.paused(),
-        rehearsal=rehearsal,
+        distillation=distillation,
         steps=last.number if last else 0,
         training=train is not None and train.state in ("running", "starting"),
     )

@@ -15,7 +15,7 @@ from openclaw_rl.ports import GateDecision
 from openclaw_rl.stats import wilson
 from openclaw_rl.store import LedgerReader
 from openclaw_rl.store.results import BadRate
-from openclaw_rl.types import Note, Step, Turn, Version, rehearsing, texts
+from openclaw_rl.types import Note, Step, Turn, Version, distilling, texts
 from openclaw_rl.versions import LiveVersions
 
 # Former names of published JSON fields: a renamed field is also printed under its old name. Pure.
@@ -110,7 +110,7 @@ def _line(ledger: LedgerReader, found: Version) -> Iterator[Version]:
 def step_behind(ledger: LedgerReader, made: Version) -> View:
     """Return the step that made a version, with every turn it used that was not deleted since."""
     assert made.step is not None
-    step, rehearsal = ledger.step(made.step), ledger.rehearsal_of(made.step)
+    step, distillation = ledger.step(made.step), ledger.distillation_of(made.step)
     return {
         "number": step.number,
         "version": made.number,
@@ -119,7 +119,7 @@ def step_behind(ledger: LedgerReader, made: Version) -> View:
         "metrics": dict(step.metrics),
         "turns": [_cause(ledger, turn, step) for turn in step.turns if ledger.has_turn(turn)],
         "deleted": sum(ledger.was_deleted(turn) for turn in step.turns),
-        "rehearsal": asdict(rehearsal) if rehearsal is not None else None,
+        "distillation": asdict(distillation) if distillation is not None else None,
     }
 
 
@@ -261,8 +261,8 @@ def version_lines(view: View, *, steps: int = 3) -> Iterator[str]:
             yield f"    live   {_short(example['live'])}"
             yield f"    new    {_short(example['candidate'])}"
     for step in view["steps"][:steps]:
-        if (rehearsal := step["rehearsal"]) is not None:
-            yield from _rehearsal_lines(step, rehearsal)
+        if (distillation := step["distillation"]) is not None:
+            yield from _distillation_lines(step, distillation)
             continue
         yield f"  step {step['number']} made version {step['version']} from {len(step['turns'])} turns:"
         for cause in step["turns"]:
@@ -272,10 +272,10 @@ def version_lines(view: View, *, steps: int = 3) -> Iterator[str]:
         yield f"  and {older_steps} steps before that (--steps shows more)"
 
 
-def _rehearsal_lines(step: View, done: View) -> Iterator[str]:
+def _distillation_lines(step: View, done: View) -> Iterator[str]:
     figures = done["evidence"]
     in_prompt = "practised" in figures
-    how = rehearsing(done["note"], in_prompt=in_prompt)
+    how = distilling(done["note"], in_prompt=in_prompt)
     became = "learned" if done["learned"] else "it stays in the prompt" if in_prompt else "not learned yet"
     yield f"  step {step['number']} made version {step['version']} by {how}:"
     yield (

@@ -16,7 +16,7 @@ from torch import Tensor
 from openclaw_rl import plugins
 from openclaw_rl.backends.hf.template import ChatTemplate
 from openclaw_rl.errors import RequestError
-from openclaw_rl.losses import LossFunction, LossSettings, as_loss, loss, needs, weight_of, with_rehearsal
+from openclaw_rl.losses import LossFunction, LossSettings, as_loss, loss, needs, weight_of, with_distillation
 from openclaw_rl.losses.tree import TokenPath
 from openclaw_rl.types import Prompt, Sample, Tokens
 
@@ -78,24 +78,24 @@ def batch_weight(
     Prompt distillation samples in a step of turns do not count: they preserve earlier learning, whatever the turns'
     weight.
     """
-    only_notes = rehearses_alone(samples)
+    only_notes = distils_alone(samples)
     weights = [
         (sample.urgency if by_urgency else 1.0)
-        if sample.rehearses is not None
+        if sample.distills is not None
         else weigh(
             hinted=any(view is not None for view in row),
             advantage=sample.advantage,
             urgency=sample.urgency if by_urgency else 1.0,
         )
         for sample, row in zip(samples, views, strict=True)
-        if only_notes or sample.rehearses is None
+        if only_notes or sample.distills is None
     ]
     return statistics.fmean(weights) if weights else 0.0
 
 
-def rehearses_alone(samples: Sequence[Sample]) -> bool:
+def distils_alone(samples: Sequence[Sample]) -> bool:
     """Return True if all samples are prompt distillation, and none is a turn."""
-    return all(sample.rehearses is not None for sample in samples)
+    return all(sample.distills is not None for sample in samples)
 
 
 def lag(samples: Sequence[Sample], version: int) -> dict[str, float]:
@@ -135,7 +135,7 @@ class TrainBatch:
     hinted: tuple[tuple[int, int, TokenPath], ...]
     """(hint, sample, path) of every teacher view of a turn"""
     hints: int
-    rehearsed: Tensor
+    distilled: Tensor
     """[N] bool: prompt distillation replies' tokens"""
     noted: tuple[tuple[int, TokenPath], ...]
     """(sample, path) of each such reply in the teacher's view"""
@@ -172,14 +172,14 @@ def collate(
             (h, s, _path(prompt, samples[s].reply_tokens))
             for s, view in enumerate(views)
             for h, prompt in enumerate(view)
-            if prompt is not None and samples[s].rehearses is None
+            if prompt is not None and samples[s].distills is None
         ),
-        hints=max((len(view) for item, view in zip(samples, views, strict=True) if item.rehearses is None), default=0),
-        rehearsed=each(lambda item: item.rehearses is not None, torch.bool)[sample],
+        hints=max((len(view) for item, view in zip(samples, views, strict=True) if item.distills is None), default=0),
+        distilled=each(lambda item: item.distills is not None, torch.bool)[sample],
         noted=tuple(
             (s, _path(view[0], samples[s].reply_tokens))
             for s, view in enumerate(views)
-            if samples[s].rehearses is not None and view and view[0] is not None
+            if samples[s].distills is not None and view and view[0] is not None
         ),
     )
 
@@ -225,7 +225,7 @@ def render_teachers(
     for sample in samples:
         views: list[Tokens | None] = []
         why = ""
-        for prompt in sample.teachers[: most if sample.rehearses is None else 1]:
+        for prompt in sample.teachers[: most if sample.distills is None else 1]:
             try:
                 views.append(_view(chat, prompt, sample, room))
             except RequestError as error:
@@ -267,13 +267,13 @@ def choose_loss(settings: LossSettings, custom: str | None, config: Mapping[str,
     """
     if custom is not None:
         return _custom_loss(settings, custom, config)
-    return with_rehearsal(partial(loss, settings=settings)), partial(weight_of, settings), needs(settings)[0]
+    return with_distillation(partial(loss, settings=settings)), partial(weight_of, settings), needs(settings)[0]
 
 
 def _custom_loss(settings: LossSettings, name: str, config: Mapping[str, Any]) -> LossChoice:
     function = plugins.resolve("loss", name)
     contract = plugins.loss_contract(function)
-    ready = with_rehearsal(as_loss(function, contract, config, max_mismatch=settings.max_mismatch))
+    ready = with_distillation(as_loss(function, contract, config, max_mismatch=settings.max_mismatch))
     if contract == "published":
         return ready, partial(weight_of, replace(settings, method="binary")), 0
     return ready, partial(weight_of, replace(settings, method="combine", w_rl=1.0, w_opd=1.0)), None

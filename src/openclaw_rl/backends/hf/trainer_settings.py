@@ -44,20 +44,20 @@ class TrainerSettings(LossSettings):
     gap_alarm: float
     ess_alarm: float
     norm_alarm: float
-    rehearse_loss: str
+    distillation_loss: str
     """reverse, forward, sft, or auto: reverse, and forward for the teacher's replies"""
-    rehearse_teacher: str
+    distillation_teacher: str
     """weights that see the note: base, live (as prompt distillation started) or ema"""
-    rehearse_lr: float
-    rehearse_width: int | None
+    distillation_lr: float
+    distillation_width: int | None
     """hidden width that this rate suits, as wider models need a lower rate; None: it is meant for this model"""
 
     def __post_init__(self) -> None:
         LossSettings.__post_init__(self)
-        for name in (self.teacher, self.rehearse_teacher):
+        for name in (self.teacher, self.distillation_teacher):
             if name not in TEACHERS:
                 raise ConfigError(f"no teacher called {name!r}", remedy=f"known: {', '.join(TEACHERS)}")
-        look_up(FORWARD, self.rehearse_loss, "rehearsal loss")
+        look_up(FORWARD, self.distillation_loss, "distillation loss")
         if self.k < 1 or self.max_hints < 1:
             raise ConfigError(f"k is {self.k} and max_hints {self.max_hints}", remedy="both start at 1")
 
@@ -66,18 +66,18 @@ class TrainerSettings(LossSettings):
         """True if a step needs the base model's log-probs: for the KL penalty, or for a custom loss."""
         return self.kl_coef > 0 or self.loss is not None
 
-    def rehearsal_rate(self, width: int) -> float:
+    def distillation_rate(self, width: int) -> float:
         """Return the prompt distillation rate for a model with hidden states of this width.
 
         An update changes a layer's output by the sum over all its inputs, so Adam's steps shrink with the width.
         Narrower models get no larger steps.
         """
-        return self.rehearse_lr * min(1.0, (self.rehearse_width or width) / width)
+        return self.distillation_lr * min(1.0, (self.distillation_width or width) / width)
 
 
 # AdamW constants that are not settings.
 
 ADAM_EPS: Final = 1e-8
 """AdamW's epsilon, which needs no tuning"""
-REHEARSAL_BETA1: Final = 0.5
+DISTILLATION_BETA1: Final = 0.5
 """prompt distillation takes a few large steps: a longer gradient memory would point away from the current policy"""

@@ -74,11 +74,11 @@ def wanted(settings: TinkerTrainerSettings, samples: Sequence[Sample], hints: in
     s, all_of_it = settings, settings.loss is not None
     chosen = s.method == "topk" and s.w_opd != 0
     compared = chosen and hints > 1 and s.hint_selection != "shortest"
-    drawn = [sample.logprobs is not None for sample in samples if sample.rehearses is not None]
+    drawn = [sample.logprobs is not None for sample in samples if sample.distills is not None]
     return Wanted(
         student=hints > 0 and (all_of_it or compared or (chosen and s.subset != "teacher")),
         teacher=hints > 0 and (all_of_it or compared or s.method == "distill" or (chosen and s.subset != "student")),
-        forward=FORWARD[s.rehearse_loss] or not any(drawn),
+        forward=FORWARD[s.distillation_loss] or not any(drawn),
         k=s.k,
     )
 
@@ -103,10 +103,10 @@ async def look_up(
     batch = collate(comparable(samples), views, version=version, device=torch.device("cpu"), wide=torch.float32)
     want = wanted(settings, samples, batch.hints)
     teaching = base if settings.teacher == "base" else student
-    sq, sp, rehearsed = await _likeliest(session, batch, want, student=student, teacher=teaching, base=base)
+    sq, sp, distilled = await _likeliest(session, batch, want, student=student, teacher=teaching, base=base)
     lookup = Lookup(batch=batch, wanted=want, rows=[], teacher_ids=sp, teacher={}, noted={})
     hinted = {(h, s): _row(path, _sampled(batch, s), sq.get(s), sp.get((h, s))) for h, s, path in batch.hinted}
-    noted = {s: TargetRows(tokens=path.tokens, ids=rehearsed[s]) for s, path in batch.noted}
+    noted = {s: TargetRows(tokens=path.tokens, ids=distilled[s]) for s, path in batch.noted}
     plain = [_row(path, _sampled(batch, s)) for s, path in enumerate(batch.plain)] if _compares(settings, batch) else []
     outputs = await passes.forward(
         base.client, [*plain, *noted.values(), *(hinted.values() if teaching is base else ())]
@@ -115,12 +115,12 @@ async def look_up(
     lookup.noted = dict(zip(noted, outputs[len(plain) :], strict=False))
     teacher_outputs = outputs[len(plain) + len(noted) :] or await passes.forward(teaching.client, list(hinted.values()))
     lookup.teacher = dict(zip(hinted, teacher_outputs, strict=True))
-    lookup.rows = [_student_row(batch, s, sq, sp, rehearsed) for s in range(len(batch.plain))]
+    lookup.rows = [_student_row(batch, s, sq, sp, distilled) for s in range(len(batch.plain))]
     return lookup
 
 
 def _compares(settings: TinkerTrainerSettings, batch: TrainBatch) -> bool:
-    return settings.compares_with_base and not bool(batch.rehearsed.all())
+    return settings.compares_with_base and not bool(batch.distilled.all())
 
 
 async def _likeliest(
@@ -170,11 +170,11 @@ def _student_row(
     s: int,
     sq: Mapping[int, Tensor],
     sp: Mapping[tuple[int, int], Tensor],
-    rehearsed: Mapping[int, Tensor],
+    distilled: Mapping[int, Tensor],
 ) -> TargetRows:
     """Return the student's row: the sampled token, Sq, Sp for each hint; in prompt distillation also its ids."""
     hints = [sp[h, s] for h in range(batch.hints) if (h, s) in sp]
-    return _row(batch.plain[s], _sampled(batch, s), sq.get(s), *hints, rehearsed.get(s))
+    return _row(batch.plain[s], _sampled(batch, s), sq.get(s), *hints, distilled.get(s))
 
 
 # --- the inputs of a loss
@@ -212,8 +212,8 @@ def loss_inputs(found: Lookup, leaves: Sequence[Tensor]) -> LossInputs:
         teacher_old=sp.detach(),
         teacher_current=sp,
         reference=None if found.reference is None else torch.cat([row[:, 0] for row in found.reference]),
-        rehearsed=batch.rehearsed if found.noted else None,
-        rehearsal=torch.cat([part.rehearsal for part in parts]) if found.noted else None,
+        distilled=batch.distilled if found.noted else None,
+        distillation=torch.cat([part.distillation for part in parts]) if found.noted else None,
     )
 
 
@@ -224,7 +224,7 @@ class _StudentParts:
     sampled: Tensor
     student: Tensor
     teacher: Tensor
-    rehearsal: Tensor
+    distillation: Tensor
 
 
 def _student_parts(found: Lookup, s: int, leaf: Tensor) -> _StudentParts:
@@ -240,7 +240,7 @@ def _student_parts(found: Lookup, s: int, leaf: Tensor) -> _StudentParts:
         sampled=leaf[:, 0],
         student=leaf[:, 1:begin] if begin > 1 else nothing,
         teacher=torch.stack(sp),
-        rehearsal=leaf.new_zeros(reply) if note is None else _divergence(leaf[:, -WIDE:], note, want.forward),
+        distillation=leaf.new_zeros(reply) if note is None else _divergence(leaf[:, -WIDE:], note, want.forward),
     )
 
 
@@ -289,7 +289,7 @@ def fits(settings: TinkerTrainerSettings, batch: TrainBatch) -> bool:
     """Return True if the service's own loss may fit the batch: scores alone, no KL penalty, every log-prob recorded."""
     s = settings
     scores_only = s.method == "binary" and s.loss is None and s.kl_coef == 0
-    return scores_only and bool(batch.recorded.all()) and not bool(batch.rehearsed.any())
+    return scores_only and bool(batch.recorded.all()) and not bool(batch.distilled.any())
 
 
 def token_advantages(batch: TrainBatch, aggregate: str) -> Tensor:

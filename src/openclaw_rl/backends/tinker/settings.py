@@ -35,7 +35,7 @@ ALPHA: Final = 32.0
 """the fixed scale in the service's adapters"""
 _DECIDES: Final = (
     "model", "seed", "loss", "k", "max_hints", "lr", "lr_by_signal", "weight_decay", "adam_beta1", "adam_beta2",
-    "grad_clip", "teacher", "lora_rank", "gap_alarm", "ess_alarm", "norm_alarm", "rehearse_loss", "rehearse_lr",
+    "grad_clip", "teacher", "lora_rank", "gap_alarm", "ess_alarm", "norm_alarm", "distillation_loss", "distillation_lr",
 )  # fmt: skip
 """settings that determine a step's numbers, beside those for the loss"""
 
@@ -93,7 +93,7 @@ class TinkerTrainerSettings(TrainerSettings, CloudSettings):
             ("train.lora.enabled is off", not self.lora, "the service trains adapters: set it to true"),
             ("train.loss.teacher = ema", self.teacher == "ema", "the service keeps no average: take base or live"),
             ("train.loss.teacher_model is set", self.teacher_model is not None, "take train.loss.teacher = base"),
-            ("train.rehearse.teacher is not base", self.rehearse_teacher != "base", "take base"),
+            ("train.prompt_distillation.teacher is not base", self.distillation_teacher != "base", "take base"),
             (f"train.optim.average = {self.average}", self.average != 1, "the service keeps no average: take 1"),
             (f"train.lora.alpha = {self.lora_alpha:g}", self.lora_alpha != ALPHA, f"it is always {ALPHA:g} there"),
             (f"train.lora.dropout = {self.lora_dropout:g}", self.lora_dropout != 0, "there is none there: take 0"),

@@ -27,14 +27,14 @@ from openclaw_rl.backends.hf.batches import (
     batch_alarm,
     batch_weight,
     choose_loss,
+    distils_alone,
     finite,
     lag,
     norm_alarm,
-    rehearses_alone,
     render_teachers,
 )
 from openclaw_rl.backends.hf.prompts import ChatFiles, read_chat
-from openclaw_rl.backends.hf.trainer_settings import ADAM_EPS, REHEARSAL_BETA1
+from openclaw_rl.backends.hf.trainer_settings import ADAM_EPS, DISTILLATION_BETA1
 from openclaw_rl.backends.tinker import lookups
 from openclaw_rl.backends.tinker.lookups import Lookup, ServiceWeights, look_up, loss_inputs
 from openclaw_rl.backends.tinker.passes import TrainingPasses, logprobs_of
@@ -197,9 +197,9 @@ class TinkerTrainer:
         norms: tuple[float, ...],
     ) -> tuple[float, ...]:
         """Take the step, in one pass if the service's own loss equals ours; return the gradient norms after it."""
-        s, rehearsal = self.settings, rehearses_alone(step.samples)
-        metrics["lr"] = s.rehearse_lr * signal if rehearsal else s.lr * signal if s.lr_by_signal else s.lr
-        adam = self._adam(metrics["lr"], REHEARSAL_BETA1 if rehearsal else s.adam_beta1)
+        s, distillation = self.settings, distils_alone(step.samples)
+        metrics["lr"] = s.distillation_lr * signal if distillation else s.lr * signal if s.lr_by_signal else s.lr
+        adam = self._adam(metrics["lr"], DISTILLATION_BETA1 if distillation else s.adam_beta1)
         same = lookups.fits(s, found.batch)
         if same:
             norm, same = await self._in_one_pass(found, adam, metrics)
@@ -210,9 +210,9 @@ class TinkerTrainer:
         if norm is None:
             return norms
         metrics["grad_norm"], weighed = norm, norm / max(weight, LEAST)
-        if why := norm_alarm(weighed, [] if rehearsal else norms, s.norm_alarm):
+        if why := norm_alarm(weighed, [] if distillation else norms, s.norm_alarm):
             raise StepSkipped(why, {"grad_norm": norm})
-        return norms if rehearsal else (*norms, weighed)[-HISTORY:]
+        return norms if distillation else (*norms, weighed)[-HISTORY:]
 
     async def _in_two_passes(self, found: Lookup, adam: Any, metrics: dict[str, float]) -> float | None:
         """Run both passes there, the loss and its gradient here; return the gradient norm."""

@@ -21,9 +21,9 @@ from openclaw_rl.backends.local.training.ranks import Ranks
 from openclaw_rl.backends.local.training.references import (
     IDLE,
     ComputedTokens,
+    DistillationTeacher,
     Net,
     References,
-    RehearsalTeacher,
     TeacherOutputs,
     hidden_states,
     pieces,
@@ -36,26 +36,26 @@ from openclaw_rl.losses.tree import PackedTree
 class Leaves:
     """Values that carry the gradient between a loss and the student: log-probs at ids [N, G], and the KL [N] or None.
 
-    The columns of ``ids`` are the sampled token, Sq (K columns), and Sp of each hint (K each). ``rehearsal`` [N] is the
-    KL to the teacher with the note.
+    The columns of ``ids`` are the sampled token, Sq (K columns), and Sp of each hint (K each). ``distillation`` [N] is
+    the KL to the teacher with the note.
     """
 
     ids: Tensor
     at: Tensor
     kl: Tensor | None
-    rehearsal: Tensor | None = None
+    distillation: Tensor | None = None
 
     def gradients(self, loss: Tensor) -> Leaves:
         """Return the loss's gradient by each value, None if the loss does not depend on it."""
-        leaves = {name: leaf for name in ("at", "kl", "rehearsal") if (leaf := getattr(self, name)) is not None}
+        leaves = {name: leaf for name in ("at", "kl", "distillation") if (leaf := getattr(self, name)) is not None}
         slopes = dict(zip(leaves, torch.autograd.grad(loss, [*leaves.values()], allow_unused=True), strict=True))
         at = slopes["at"] if slopes["at"] is not None else torch.zeros_like(self.at)
-        return Leaves(ids=self.ids, at=at, kl=slopes.get("kl"), rehearsal=slopes.get("rehearsal"))
+        return Leaves(ids=self.ids, at=at, kl=slopes.get("kl"), distillation=slopes.get("distillation"))
 
     def of(self, token: Tensor, *, heard: bool) -> Leaves:
         """Select these tokens [n]; return zeros if not ``heard``."""
-        kl, rehearsal = (None if value is None else value[token] * heard for value in (self.kl, self.rehearsal))
-        return Leaves(ids=self.ids[token], at=self.at[token] * heard, kl=kl, rehearsal=rehearsal)
+        kl, distillation = (None if value is None else value[token] * heard for value in (self.kl, self.distillation))
+        return Leaves(ids=self.ids[token], at=self.at[token] * heard, kl=kl, distillation=distillation)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ class TokenScores:
     kl: Tensor | None = None
     reference: Tensor | None = None
     served: Tensor | None = None
-    rehearsal: Tensor | None = None
+    distillation: Tensor | None = None
 
 
 _BY_HINT = ("teacher_ids", "teacher", "has_teacher", "student_teacher", "teacher_top")
@@ -92,9 +92,9 @@ def score(
     With ``alone``, the batch has only prompt distillation replies: there is no top-k set, and the vocabulary is read
     once.
     """
-    rehearsed = references.rehearsal
-    apart = None if rehearsed is None else _divergence(batch, student, head, rehearsed)
-    apart_at = {} if rehearsed is None or apart is None else _spread(batch, rehearsed, kl=apart.kl, norm=apart.norm)
+    distilled = references.distillation
+    apart = None if distilled is None else _divergence(batch, student, head, distilled)
+    apart_at = {} if distilled is None or apart is None else _spread(batch, distilled, kl=apart.kl, norm=apart.norm)
     if alone and apart_at:
         nothing = batch.tokens.new_zeros(len(batch.tokens), 0)
         scan = VocabularyScan(norm=apart_at["norm"], ids=nothing, top=nothing)
@@ -111,7 +111,7 @@ def score(
         kl=scan.kl,
         reference=_reference(batch, references.base, scan.base_norm),
         served=references.served,
-        rehearsal=apart_at.get("kl"),
+        distillation=apart_at.get("kl"),
         **teacher,
     )
     return scores, apart
@@ -151,8 +151,8 @@ def loss_inputs(batch: TrainBatch, scores: TokenScores) -> tuple[LossInputs, Lea
     policy of a reply sampled under another prompt, whose ratio is 1.
     """
     n, width, values = len(batch.tokens), scores.width, scores.values
-    at, kl, rehearsal = (
-        None if value is None else value.clone().requires_grad_() for value in (values, scores.kl, scores.rehearsal)
+    at, kl, distillation = (
+        None if value is None else value.clone().requires_grad_() for value in (values, scores.kl, scores.distillation)
     )
     assert at is not None
     inputs = LossInputs(
@@ -177,13 +177,13 @@ def loss_inputs(batch: TrainBatch, scores: TokenScores) -> tuple[LossInputs, Lea
         kl=kl,
         reference=scores.reference,
         served=scores.served,
-        rehearsed=batch.rehearsed if rehearsal is not None else None,
-        rehearsal=rehearsal,
+        distilled=batch.distilled if distillation is not None else None,
+        distillation=distillation,
     )
-    return inputs, Leaves(ids=scores.ids, at=at, kl=kl, rehearsal=rehearsal)
+    return inputs, Leaves(ids=scores.ids, at=at, kl=kl, distillation=distillation)
 
 
-def _divergence(batch: TrainBatch, student: Tensor, head: Head, teacher: RehearsalTeacher) -> Divergence:
+def _divergence(batch: TrainBatch, student: Tensor, head: Head, teacher: DistillationTeacher) -> Divergence:
     """Return the divergence of the M distilled tokens; their log-probs have a gradient too if some of the replies are
     scored."""
     token = teacher.token
@@ -198,7 +198,7 @@ def _divergence(batch: TrainBatch, student: Tensor, head: Head, teacher: Rehears
     )
 
 
-def _spread(batch: TrainBatch, teacher: RehearsalTeacher, **known: Tensor) -> dict[str, Tensor]:
+def _spread(batch: TrainBatch, teacher: DistillationTeacher, **known: Tensor) -> dict[str, Tensor]:
     """Spread values of the M distilled tokens over all N; 0 at the others."""
     count = len(batch.tokens)
     return {name: values.new_zeros(count).index_copy(0, teacher.token, values) for name, values in known.items()}
@@ -302,7 +302,7 @@ def gradient(
     else:
         at_tokens = torch.cat(hidden_states(net, batch.plain, budget, count))
     whole = share.whole if share else batch
-    scores, apart = score(batch, at_tokens, net.head, references, k=k, alone=_rehearses_alone(whole, references))
+    scores, apart = score(batch, at_tokens, net.head, references, k=k, alone=_distils_alone(whole, references))
     inputs, leaves = loss_inputs(whole, _of_all(scores, share, net.ranks))
     why = stop(inputs)
     if why is not None:
@@ -321,7 +321,7 @@ def gradient(
     return dict(metrics), None
 
 
-def _rehearses_alone(whole: TrainBatch, references: References) -> bool:
+def _distils_alone(whole: TrainBatch, references: References) -> bool:
     """Return True if the batch has only prompt distillation replies, compared with a teacher that has the note."""
     return len(whole.noted) == len(whole.spans) and references.base is None
 
@@ -358,8 +358,8 @@ def _backward(known: _Backward, piece: StudentPass) -> None:
     hidden_states, head = piece.hidden.detach(), known.student.net.head
     back = torch.zeros_like(hidden_states)
     pull = known.apart.pull if known.apart is not None and at.shape[1] == 1 else None
-    if pull is not None and references.rehearsal is not None:
-        back += pull[references.rehearsal.row[token]] * at.to(back.dtype)
+    if pull is not None and references.distillation is not None:
+        back += pull[references.distillation.row[token]] * at.to(back.dtype)
     elif kl is not None or bool(at.any()):  # if only a KL to the teacher counts, the vocabulary is not read for it
         local = None if base is None or kl is None else BaseOutputs(hidden=base.hidden[token], head=base.head)
         back = train_head.backward_hidden(
@@ -371,15 +371,15 @@ def _backward(known: _Backward, piece: StudentPass) -> None:
             kl=None if kl is None else kl[token],
             base=local,
         )
-    if references.rehearsal is not None and given.rehearsal is not None:
-        here = torch.nonzero(references.rehearsal.row[token] >= 0)[:, 0]
-        back[here] += _backward_rehearsal(known, piece, references.rehearsal, given.rehearsal, here)
+    if references.distillation is not None and given.distillation is not None:
+        here = torch.nonzero(references.distillation.row[token] >= 0)[:, 0]
+        back[here] += _backward_distillation(known, piece, references.distillation, given.distillation, here)
     with known.student.training():  # recomputed layers must see the same mode as before
         torch.autograd.backward(piece.hidden, back)
 
 
-def _backward_rehearsal(
-    known: _Backward, piece: StudentPass, teacher: RehearsalTeacher, given: Tensor, here: Tensor
+def _backward_distillation(
+    known: _Backward, piece: StudentPass, teacher: DistillationTeacher, given: Tensor, here: Tensor
 ) -> Tensor:
     """Return the distilled tokens' hidden-state gradient, at positions ``here`` in the piece."""
     token = piece.token[here]

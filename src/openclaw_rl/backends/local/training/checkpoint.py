@@ -175,7 +175,7 @@ class Checkpoints:
             self._policy.put(served)
             self.state.master, self.state.average, self.state.averaged = None, None, 0
         if not parent.draft:
-            frozen_teacher = self._settings.rehearse_teacher == "live"
+            frozen_teacher = self._settings.distillation_teacher == "live"
             self.frozen = (served or self._policy.weights()) if frozen_teacher else None
         torch.set_rng_state(self.state.random["cpu"])
         if "cuda" in self.state.random and self._policy.device.type == "cuda":

@@ -132,7 +132,9 @@ class PolicyModel:
         """Load a second model as the base of a full tune; with an adapter, the base is the model without it."""
         s = self.settings
         needed = (
-            s.compares_with_base or (s.teacher == "base" and s.teacher_model is None) or s.rehearse_teacher == "base"
+            s.compares_with_base
+            or (s.teacher == "base" and s.teacher_model is None)
+            or s.distillation_teacher == "base"
         )
         return self._frozen(s.model) if needed and not s.lora else None
 

@@ -86,7 +86,7 @@ class TeacherOutputs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RehearsalTeacher:
+class DistillationTeacher:
     """The teacher with the note: outputs [M] at the distilled tokens [M], and each token's row [N], or -1.
 
     ``forward``: it is first in the KL.
@@ -101,14 +101,14 @@ class RehearsalTeacher:
         return BaseOutputs(hidden=self.outputs.hidden[rows], head=self.outputs.head)
 
 
-def rehearsal_teacher(batch: TrainBatch, found: list[Tensor], head: Head, *, forward: bool) -> RehearsalTeacher:
+def distillation_teacher(batch: TrainBatch, found: list[Tensor], head: Head, *, forward: bool) -> DistillationTeacher:
     """Build it from the hidden states for ``batch.noted``."""
     device = batch.tokens.device
     spans = [batch.spans[s] for s, _ in batch.noted]
     token = torch.cat([torch.arange(span.start, span.stop, device=device) for span in spans])
     row = torch.full_like(batch.tokens, -1).index_copy_(0, token, torch.arange(len(token), device=device))
     outputs = BaseOutputs(hidden=torch.cat(found), head=head)
-    return RehearsalTeacher(outputs=outputs, token=token, row=row, forward=forward)
+    return DistillationTeacher(outputs=outputs, token=token, row=row, forward=forward)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +121,7 @@ class References:
     teacher: TeacherOutputs | None
     base: BaseOutputs | None
     served: Tensor | None = None
-    rehearsal: RehearsalTeacher | None = None
+    distillation: DistillationTeacher | None = None
 
 
 def run_references(
@@ -129,7 +129,7 @@ def run_references(
     teacher: Net,
     base: Net | None,
     served: Net | None = None,
-    rehearsal: tuple[Net, bool] | None = None,
+    distillation: tuple[Net, bool] | None = None,
     *,
     k: int,
     budget: int | None,
@@ -137,18 +137,20 @@ def run_references(
 ) -> References:
     """Run one pass through the teacher for all hinted views, one through the base, and one through ``served``.
 
-    Equal weights share a single pass, because their prompts share prefixes too. ``rehearsal`` is the teacher with the
-    note, and whether it is first in the KL.
+    Equal weights share a single pass, because their prompts share prefixes too. ``distillation`` is the teacher with
+    the note, and whether it is first in the KL.
     """
     views, noted = [path for _, _, path in batch.hinted], [path for _, path in batch.noted]
-    net = rehearsal[0] if rehearsal is not None else teacher
+    net = distillation[0] if distillation is not None else teacher
     requests = [(teacher, views), (net, noted), (base or teacher, list(batch.plain) if base is not None else [])]
     for_views, for_notes, for_plain = _by_net(requests, budget, count)
     return References(
         teacher=_hinted(batch, for_views, teacher.head, k) if views else None,
         base=BaseOutputs(hidden=torch.cat(for_plain), head=base.head) if base is not None else None,
         served=_sampled(batch, served, budget, count) if served is not None else None,
-        rehearsal=rehearsal_teacher(batch, for_notes, net.head, forward=rehearsal[1]) if noted and rehearsal else None,
+        distillation=distillation_teacher(batch, for_notes, net.head, forward=distillation[1])
+        if noted and distillation
+        else None,
     )
 
 

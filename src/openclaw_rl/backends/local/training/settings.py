@@ -39,7 +39,7 @@ class TrainerArgs(TrainerSettings):
     offload_optimizer: bool
     shard_frozen: bool | None
     """whether ranks shard frozen weights too; None: if a whole copy would take too much of a rank's memory"""
-    rehearse_decay: float
+    distillation_decay: float
     """decay of the served average during prompt distillation"""
     nodes: int
     """nodes of a Ray cluster, with equally many ranks on each, whose devices are numbered by node; 1: this machine
@@ -54,7 +54,7 @@ class TrainerArgs(TrainerSettings):
     @property
     def keeps_ema(self) -> bool:
         """True if a moving average teaches, so that it must be kept."""
-        return "ema" in (self.teacher, self.rehearse_teacher)
+        return "ema" in (self.teacher, self.distillation_teacher)
 
     def record(self) -> Mapping[str, Any]:
         """Return the settings that determine the numbers, for a manifest; file locations are left out."""

@@ -23,15 +23,15 @@ from openclaw_rl.backends.hf.batches import (
     batch_weight,
     choose_loss,
     collate,
+    distils_alone,
     finite,
     lag,
     norm_alarm,
-    rehearses_alone,
     render_teachers,
 )
 from openclaw_rl.backends.hf.models import text_config
 from openclaw_rl.backends.hf.template import ChatTemplate
-from openclaw_rl.backends.hf.trainer_settings import ADAM_EPS, REHEARSAL_BETA1
+from openclaw_rl.backends.hf.trainer_settings import ADAM_EPS, DISTILLATION_BETA1
 from openclaw_rl.backends.local.training.batch import Share, gradient
 from openclaw_rl.backends.local.training.checkpoint import Checkpoints, TrainerState, random_state, to_cpu
 from openclaw_rl.backends.local.training.memory import plan_for
@@ -63,36 +63,36 @@ OptimizerState = dict[str, Any]
 
 
 def update(
-    policy: PolicyModel, state: TrainerState, settings: TrainerArgs, *, weight: float, signal: float, rehearsal: bool
+    policy: PolicyModel, state: TrainerState, settings: TrainerArgs, *, weight: float, signal: float, distillation: bool
 ) -> tuple[TrainerState, dict[str, float]]:
     """Check the gradient's norm, clip it, take one optimizer step and update the averages; return the new state and
     metrics.
 
     ``weight`` is the batch's signal strength 0 .. 1, and ``signal`` the same scaled by urgency. Raise `StepSkipped` for
-    an abnormal norm. Prompt distillation (``rehearsal``) has its own rate and average, and its gradients do not count
-    as a reference for turns'.
+    an abnormal norm. Prompt distillation (``distillation``) has its own rate and average, and its gradients do not
+    count as a reference for turns'.
     """
     s = settings
     add_up_whole(policy.parameters.values(), policy.ranks)
     norm = gradient_norm(policy.parameters, policy.ranks)
     weighed = norm / max(weight, LEAST)  # a correction after many thanks is no alarm
-    why = norm_alarm(weighed, [] if rehearsal else state.norms, s.norm_alarm)
+    why = norm_alarm(weighed, [] if distillation else state.norms, s.norm_alarm)
     if why is not None:
         raise StepSkipped(why, {"grad_norm": norm})
     parameters = with_gradients(policy.parameters.values())
     if s.grad_clip > 0:
         torch.nn.utils.clip_grads_with_norm_(parameters, s.grad_clip, torch.tensor(norm, device=parameters[0].device))
-    lr = s.rehearsal_rate(policy.width) * signal if rehearsal else s.lr * signal if s.lr_by_signal else s.lr
-    beta1 = REHEARSAL_BETA1 if rehearsal else s.adam_beta1
+    lr = s.distillation_rate(policy.width) * signal if distillation else s.lr * signal if s.lr_by_signal else s.lr
+    beta1 = DISTILLATION_BETA1 if distillation else s.adam_beta1
     group = {"lr": lr, "betas": (beta1, s.adam_beta2), "eps": ADAM_EPS, "weight_decay": s.weight_decay}
     stepped = (_step_one_by_one if s.offload_optimizer else _step)(parameters, state.optimizer, group)
     policy.forget_gradients()
-    most = round(1 / (1 - s.rehearse_decay)) if rehearsal else s.average
-    average, averaged = _average(policy, state, most, signal if s.lr_by_signal and not rehearsal else 0.0)
+    most = round(1 / (1 - s.distillation_decay)) if distillation else s.average
+    average, averaged = _average(policy, state, most, signal if s.lr_by_signal and not distillation else 0.0)
     new = TrainerState(
         optimizer=stepped,
         random=policy.ranks.said_by_first(random_state(policy.device)),
-        norms=state.norms if rehearsal else [*state.norms, weighed][-HISTORY:],
+        norms=state.norms if distillation else [*state.norms, weighed][-HISTORY:],
         ema=_ema(policy, state.ema or {}, s.ema_decay) if s.keeps_ema else None,
         average=average,
         averaged=averaged,
@@ -180,7 +180,7 @@ class TrainWorker:
         prompts = self.teacher_prompts(request.samples)
         result = partial(StepResult, dropped=prompts.dropped)
         try:
-            averaging = self.settings.average > 1 or rehearses_alone(request.samples)
+            averaging = self.settings.average > 1 or distils_alone(request.samples)
             self.checkpoints.load(request.parent, averaging=averaging)
             self._train(request, prompts, metrics)
         except StepSkipped as skip:
@@ -216,7 +216,7 @@ class TrainWorker:
             self.settings,
             weight=weight,
             signal=signal,
-            rehearsal=rehearses_alone(request.samples),
+            distillation=distils_alone(request.samples),
         )
         self.checkpoints.updated(state)
         metrics |= {"teachers_missing": float(prompts.missing), "signal": signal, **applied}
@@ -273,7 +273,7 @@ class TrainWorker:
         """
         if self.checkpoints.state.averaged <= 1:
             return batch
-        return replace(batch, same_weights=batch.same_weights & ~batch.rehearsed)
+        return replace(batch, same_weights=batch.same_weights & ~batch.distilled)
 
     def _references(self, batch: TrainBatch, mine: TrainBatch, count: ComputedTokens) -> References:
         """Run the student's references: the teacher, the base, and the served weights if these are an average.
@@ -283,24 +283,24 @@ class TrainWorker:
         s, state = self.settings, self.checkpoints.state
         base = self.policy.base()
         teacher = self.policy.teacher(s.teacher, base, ema=state.ema)
-        reference = base if s.compares_with_base and not bool(batch.rehearsed.all()) else None
+        reference = base if s.compares_with_base and not bool(batch.distilled.all()) else None
         average = state.average if state.averaged > 1 and bool(batch.same_weights.any()) else None
         served = self.policy.served(average) if average is not None else None
-        rehearsal = (self._rehearsal_teacher(base), self._forward(batch)) if batch.noted else None
-        return run_references(mine, teacher, reference, served, rehearsal, k=s.k, budget=self.budget, count=count)
+        distillation = (self._distillation_teacher(base), self._forward(batch)) if batch.noted else None
+        return run_references(mine, teacher, reference, served, distillation, k=s.k, budget=self.budget, count=count)
 
     def _forward(self, batch: TrainBatch) -> bool:
         """Return True if the teacher is first in prompt distillation's KL: always if the replies are its own."""
-        return FORWARD[self.settings.rehearse_loss] or not bool(batch.recorded[batch.rehearsed].any())
+        return FORWARD[self.settings.distillation_loss] or not bool(batch.recorded[batch.distilled].any())
 
-    def _rehearsal_teacher(self, base: Net) -> Net:
+    def _distillation_teacher(self, base: Net) -> Net:
         s, live = self.settings, self.checkpoints.frozen
-        if s.rehearse_teacher == "live" and live is None:
+        if s.distillation_teacher == "live" and live is None:
             raise BackendError(
                 "prompt distillation's live teacher is no longer in memory",
                 remedy="restart prompt distillation",
             )
-        return self.policy.teacher(s.rehearse_teacher, base, ema=self.checkpoints.state.ema, live=live)
+        return self.policy.teacher(s.distillation_teacher, base, ema=self.checkpoints.state.ema, live=live)
 
     def _shrink(self, batch: TrainBatch, error: str) -> None:
         if self.ranks.count > 1:  # the other ranks are in a pass that this rank has left

@@ -23,13 +23,13 @@ _IN_DOUBT = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RehearsalPrompts:
-    """Prompts of one note: ``rehearsed`` train, ``own`` of them are the user's, ``held_back`` are only measured.
+class DistillationPrompts:
+    """Prompts of one note: ``distilled`` train, ``own`` of them are the user's, ``held_back`` are only measured.
 
     ``in_doubt`` are held out too, and used if ``held_back`` are too few to decide.
     """
 
-    rehearsed: tuple[Prompt, ...]
+    distilled: tuple[Prompt, ...]
     held_back: tuple[Prompt, ...]
     own: int
     in_doubt: tuple[Prompt, ...] = ()
@@ -42,7 +42,7 @@ def is_held_back(question: str) -> bool:
 
 def choose(
     own: Iterable[Prompt], everyday: Sequence[str], *, count: int, held_back: int, tools: bool, seed: int
-) -> RehearsalPrompts:
+) -> DistillationPrompts:
     """Return ``count`` different training prompts and ``held_back`` held-out ones: the user's, then everyday ones.
 
     ``own`` is ordered newest first; ``seed`` shuffles ``everyday``. With ``tools`` False, prompts that offer tools are
@@ -55,8 +55,8 @@ def choose(
     back = [prompt for prompt in every if is_held_back(question(prompt))]
     trained = [prompt for prompt in every if not is_held_back(question(prompt))][:count]
     user_questions = {question(prompt) for prompt in user_prompts}
-    return RehearsalPrompts(
-        rehearsed=tuple(trained),
+    return DistillationPrompts(
+        distilled=tuple(trained),
         held_back=tuple(back[:held_back]),
         in_doubt=tuple(back[held_back : (1 + _IN_DOUBT) * held_back]),
         own=sum(question(prompt) in user_questions for prompt in trained),
@@ -120,8 +120,8 @@ class Checker(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RehearsalSettings:
-    """Settings of the same names under ``train.rehearse``; ``sampling`` is used for the round's replies."""
+class DistillationSettings:
+    """Settings of the same names under ``train.prompt_distillation``; ``sampling`` is used for the round's replies."""
 
     steps: int
     seconds: float | None
@@ -149,7 +149,7 @@ class Lesson:
     note: int
     user: str
     rule: str
-    prompts: RehearsalPrompts
+    prompts: DistillationPrompts
     checker: Checker | None
     relevant: Relevance
     besides: tuple[int, ...] = ()

@@ -13,7 +13,7 @@ from openclaw_rl.errors import BackendError, ContextOverflow
 from openclaw_rl.ports import Policy, SupportsCandidates, whole_reply
 from openclaw_rl.stats import sign_test
 from openclaw_rl.text import degenerate
-from openclaw_rl.train.rehearsal.prompts import Checker, Lesson, question
+from openclaw_rl.train.prompt_distillation.prompts import Checker, Lesson, question
 from openclaw_rl.types import FIRST_DRAFT, Completion, Prompt, Sampling, Version
 
 # Replies from weights outside the ledger, sampled behind users' requests and abandoned when a request arrives.
@@ -62,7 +62,7 @@ class ReplySampler:
             raise BackendError(
                 f"policy {policy.name!r} cannot hold weights beside the live version, which prompt distillation needs",
                 remedy="give it admit() and dismiss() (openclaw_rl.ports.SupportsCandidates), "
-                "or set train.rehearse.enabled = false",
+                "or set train.prompt_distillation.enabled = false",
             )
         await policy.admit(Version(number=number, parent=0, base=base, adapter=adapter))
         return number

@@ -22,32 +22,32 @@ from openclaw_rl.losses.aggregation import mean_token
 from openclaw_rl.losses.inputs import LossFunction, LossInputs
 
 
-def rehearsal_loss(x: LossInputs) -> tuple[Tensor, dict[str, float]]:
+def distillation_loss(x: LossInputs) -> tuple[Tensor, dict[str, float]]:
     """Return the mean KL to the teacher over the distilled tokens, plus a score term for tokens with an advantage.
 
     A value that is not finite is left out with its token.
     """
-    if x.rehearsal is None or x.rehearsed is None:
-        raise InvalidValue("rehearsal", "there is nothing to distil", remedy="fill in rehearsed and rehearsal")
-    where = x.mask & x.rehearsed & x.rehearsal.detach().isfinite()
-    value = mean_token(torch.where(where, x.rehearsal, 0.0), where, x.sample, len(x.advantage))
-    metrics = {"loss_rehearsal": float(value.detach()), "tokens_rehearsal": float(where.sum())}
+    if x.distillation is None or x.distilled is None:
+        raise InvalidValue("distillation", "there is nothing to distill", remedy="fill in distilled and distillation")
+    where = x.mask & x.distilled & x.distillation.detach().isfinite()
+    value = mean_token(torch.where(where, x.distillation, 0.0), where, x.sample, len(x.advantage))
+    metrics = {"loss_distillation": float(value.detach()), "tokens_distillation": float(where.sum())}
     scored = where & x.has_advantage[x.sample]
     if not bool(scored.any()):
         return value, metrics
     by_score = mean_token(
         torch.where(scored, -x.advantage[x.sample] * x.current, 0.0), where, x.sample, len(x.advantage)
     )
-    return value + by_score, {**metrics, "loss_rehearsal_score": float(by_score.detach())}
+    return value + by_score, {**metrics, "loss_distillation_score": float(by_score.detach())}
 
 
-def with_rehearsal(live: LossFunction) -> LossFunction:
-    """Return ``live`` on tokens of turns plus `rehearsal_loss` on distilled ones, each averaged over its own tokens."""
+def with_distillation(live: LossFunction) -> LossFunction:
+    """Return ``live`` on turns' tokens plus `distillation_loss` on distilled ones, each averaged over its own."""
 
     def both(x: LossInputs) -> tuple[Tensor, Mapping[str, float]]:
-        if x.rehearsed is None or not bool(x.rehearsed.any()):
+        if x.distilled is None or not bool(x.distilled.any()):
             return live(x)
-        value, metrics = rehearsal_loss(x)
+        value, metrics = distillation_loss(x)
         if not bool(x.of_turns.any()):
             return value, {**metrics, "loss": float(value.detach())}
         of_turns, live_metrics = live(replace(x, mask=x.of_turns))

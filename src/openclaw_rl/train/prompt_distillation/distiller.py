@@ -12,30 +12,30 @@ from typing import Any, Protocol
 from openclaw_rl.errors import DeletedMeanwhile
 from openclaw_rl.ports import Trainer
 from openclaw_rl.train.decisions import TrainingControl
-from openclaw_rl.train.rehearsal.measure import Interrupted, ReplySampler
-from openclaw_rl.train.rehearsal.notebook import LessonBook
-from openclaw_rl.train.rehearsal.prompts import Lesson, RehearsalSettings
-from openclaw_rl.train.rehearsal.round import RehearsalRound
+from openclaw_rl.train.prompt_distillation.measure import Interrupted, ReplySampler
+from openclaw_rl.train.prompt_distillation.notebook import LessonBook
+from openclaw_rl.train.prompt_distillation.prompts import DistillationSettings, Lesson
+from openclaw_rl.train.prompt_distillation.round import DistillationRound
 from openclaw_rl.train.startup import RunOrigin
-from openclaw_rl.types import Baseline, Rehearsal, Step, Version, rehearsing
+from openclaw_rl.types import Baseline, Distillation, Step, Version, distilling
 from openclaw_rl.versions import VersionManager, checkpoints
 from openclaw_rl.versions.checkpoints import TrainingProgress
 
 log = logging.getLogger(__name__)
 
-FOLDER = "rehearsal"
+FOLDER = "distillation"
 """folder beside the versions that holds the drafts of a running distillation"""
 
 
-class RehearsalLedger(Protocol):
+class DistillationLedger(Protocol):
     """Part of the ledger that a finished distillation is written to."""
 
-    def add_rehearsal(self, rehearsal: Rehearsal, step: Step, version: Version, *, deletions: int) -> None: ...
+    def add_distillation(self, distillation: Distillation, step: Step, version: Version, *, deletions: int) -> None: ...
     def last_step(self) -> Step | None: ...
     def newest(self, table: Any) -> int: ...
 
 
-class Rehearser:
+class PromptDistiller:
     """Prompt distillation: each tick begins a round or takes one step of it; a finished round becomes a candidate.
 
     An interrupted round resumes; a killed one restarts from the live version.
@@ -43,7 +43,7 @@ class Rehearser:
 
     def __init__(
         self,
-        ledger: RehearsalLedger,
+        ledger: DistillationLedger,
         lessons: LessonBook,
         trainer: Trainer,
         sampler: ReplySampler,
@@ -53,12 +53,12 @@ class Rehearser:
         offer: Callable[[Version], None],
         progress: Callable[[], TrainingProgress],
         origin: RunOrigin,
-        settings: RehearsalSettings,
+        settings: DistillationSettings,
     ) -> None:
         self._ledger, self._lessons, self._trainer, self._sampler = ledger, lessons, trainer, sampler
         self._versions, self._control, self._offer, self._progress = versions, control, offer, progress
         self._origin, self._settings = origin, settings
-        self._round: RehearsalRound | None = None
+        self._round: DistillationRound | None = None
         self._deletions = 0  # the newest deletion when the round's prompts were read
 
     @property
@@ -100,12 +100,12 @@ class Rehearser:
     async def _begin(self) -> bool:
         self._deletions = await asyncio.to_thread(self._deleted)
         lesson = await asyncio.to_thread(self._lessons.next)
-        if lesson is None or not lesson.prompts.rehearsed or not lesson.prompts.held_back:
+        if lesson is None or not lesson.prompts.distilled or not lesson.prompts.held_back:
             return False
         live = await asyncio.to_thread(self._versions.current)
         replays = await asyncio.to_thread(self._lessons.replays, lesson)
         progress = await asyncio.to_thread(self._progress)
-        begun = RehearsalRound(
+        begun = DistillationRound(
             lesson,
             replays,
             live=live,
@@ -126,11 +126,11 @@ class Rehearser:
         except BaseException:
             await begun.close(keep=False)
             raise
-        log.info("%s on %d prompts: %s", _what(lesson), len(lesson.prompts.rehearsed), cost)
+        log.info("%s on %d prompts: %s", _what(lesson), len(lesson.prompts.distilled), cost)
         self._round = begun
         return True
 
-    def _cost(self, begun: RehearsalRound) -> str:
+    def _cost(self, begun: DistillationRound) -> str:
         """Return the expected cost, estimated from earlier rounds; for the first, from the time that measuring took."""
         seconds = self._lessons.estimate(begun.most) or begun.seconds_left
         most = f"at most {begun.most} steps"
@@ -167,7 +167,7 @@ class Rehearser:
         if lost is not None:
             await lost.close(keep=False)
 
-    def _publish(self, done: RehearsalRound, draft: str) -> Version:
+    def _publish(self, done: DistillationRound, draft: str) -> Version:
         progress, number = self._progress(), self._versions.next_number()
         target = self._origin.folder(number)
         if Path(draft).is_dir():
@@ -186,8 +186,8 @@ class Rehearser:
             note=f"step {done.number}: {_what(done.lesson)}",
         )
         step = _step(done, progress.baselines)
-        rehearsal = Rehearsal(note=done.lesson.note, step=done.number, learned=done.learned, evidence=evidence)
-        self._ledger.add_rehearsal(rehearsal, step, version, deletions=self._deletions)
+        distillation = Distillation(note=done.lesson.note, step=done.number, learned=done.learned, evidence=evidence)
+        self._ledger.add_distillation(distillation, step, version, deletions=self._deletions)
         return version
 
     def status(self) -> Mapping[str, Any] | None:
@@ -208,14 +208,14 @@ class Rehearser:
 
 
 def _what(lesson: Lesson) -> str:
-    return rehearsing(lesson.note, in_prompt=lesson.in_prompt)
+    return distilling(lesson.note, in_prompt=lesson.in_prompt)
 
 
-def _step(done: RehearsalRound, baselines: Mapping[str, Baseline]) -> Step:
+def _step(done: DistillationRound, baselines: Mapping[str, Baseline]) -> Step:
     kls = [distance.kl for distance in done.distances]
-    metrics = {"rehearsal_steps": float(done.steps)}
+    metrics = {"distillation_steps": float(done.steps)}
     if not done.lesson.in_prompt:  # with the note in the prompt the KL does not measure progress
-        metrics |= {"rehearsal_kl_first": kls[0], "rehearsal_kl_last": kls[-1]}
+        metrics |= {"distillation_kl_first": kls[0], "distillation_kl_last": kls[-1]}
     return Step(
         number=done.number,
         turns=(),

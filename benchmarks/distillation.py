@@ -1,20 +1,20 @@
-"""Say it once: one note is rehearsed by the real train loop, gate and all, and what became of it on held-out prompts.
+"""Say it once: one note is distilled by the real train loop, gate and all, and what became of it on held-out prompts.
 
-    python benchmarks/rehearse.py                                       `short` on this CPU, a few minutes
-    python benchmarks/rehearse.py --preference list --seed 0 --device cuda
-    python benchmarks/rehearse.py --preference short --then list        a second note after the first
-    python benchmarks/rehearse.py --preference list --then "Please answer in under 60 words."
-    python benchmarks/rehearse.py --nonsense                            a note that asks for nonsense
-    python benchmarks/rehearse.py --users one_sentence,long,list        a note each of three users who share the policy
-    python benchmarks/rehearse.py --users one_sentence,list --set train.share=none    and who let no rule teach
-    python benchmarks/rehearse.py --users short,short --set train.share=none --also list,one_sentence
+    python benchmarks/distillation.py                                       `short` on this CPU, a few minutes
+    python benchmarks/distillation.py --preference list --seed 0 --device cuda
+    python benchmarks/distillation.py --preference short --then list        a second note after the first
+    python benchmarks/distillation.py --preference list --then "Please answer in under 60 words."
+    python benchmarks/distillation.py --nonsense                            a note that asks for nonsense
+    python benchmarks/distillation.py --users one_sentence,long,list        a note each of three users of one policy
+    python benchmarks/distillation.py --users one_sentence,list --set train.share=none    and who let no rule teach
+    python benchmarks/distillation.py --users short,short --set train.share=none --also list,one_sentence
                                                                         and what others ask for in their prompts
 
 No web server and no user: notes are written into a fresh ledger and the loop ticks until nothing moves. Held-out
-prompts are on other topics than those that are rehearsed. One line of JSON with the figures goes to standard output:
+prompts are on other topics than those that are distilled. One line of JSON with the figures goes to standard output:
 rates of each preference before, with it in the prompt (the prompted baseline), and after each note, without notes and,
 where a note stays, with it (``with_note``, with that of --also too);
-relevance, words, degenerate replies, general ability, what became of each note and why, what the rehearsals measured
+relevance, words, degenerate replies, general ability, what became of each note and why, what the distillations measured
 and where their seconds went, what the gate decided. ``obeyed`` counts replies that do what is asked, degenerate or not.
 """
 
@@ -41,7 +41,7 @@ from openclaw_rl.app.factories import (
     default_sampling,
     gate_limits,
 )
-from openclaw_rl.app.notes import build_rehearsal
+from openclaw_rl.app.notes import build_distillation
 from openclaw_rl.config import Config
 from openclaw_rl.experiments.results import measure
 from openclaw_rl.experiments.sessions import user_tasks
@@ -131,7 +131,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     )
     for name in (*sizes, *how):
         flag = f"--{name.replace('_', '-')}"
-        parser.add_argument(flag, dest=f"rehearse_{name}", help=f"train.rehearse.{name}")
+        parser.add_argument(flag, dest=f"distillation_{name}", help=f"train.prompt_distillation.{name}")
     return parser.parse_args(given)
 
 
@@ -143,15 +143,15 @@ def configure(args: argparse.Namespace, folder: Path) -> Config:
         "policy.model": args.model,
         "policy.device": args.device,
         "train.local.device": args.device,
-        "train.rehearse.idle": 0,
+        "train.prompt_distillation.idle": 0,
     }
     if args.device.startswith("cuda"):
         given |= {"policy.max_batch": AT_ONCE, "policy.cache_tokens": 512 * AT_ONCE}
     if args.users:
         given["train.share"] = "all"
     for name, value in vars(args).items():
-        if name.startswith("rehearse_") and value is not None:
-            given[f"train.rehearse.{name.removeprefix('rehearse_')}"] = value
+        if name.startswith("distillation_") and value is not None:
+            given[f"train.prompt_distillation.{name.removeprefix('distillation_')}"] = value
     sets = [f"{name}={value}" for name, value in given.items()]
     return settings.load(preset="cpu-demo", sets=[*sets, *args.set]).config
 
@@ -179,7 +179,7 @@ def build_loop(
         sampling=default_sampling(config),
         user_score=lambda _case: None,
         probes=config.gate.probes,
-        rehearsal_probes=config.gate.rehearsal_probes,
+        distillation_probes=config.gate.distillation_probes,
         replays=config.gate.replays,
         tokens=config.gate.tokens,
         tasks=None,
@@ -202,7 +202,7 @@ def build_loop(
         review=Review(gate=examined if gate else None, monitor=None, retry=0.0),
         housekeeping=Housekeeping(retain=RetentionPolicy(keep=train.keep, interval=train.save_interval), recorder=None),
         pause_after=train.alarms.pause_after,
-        rehearsal=build_rehearsal(config, book, borrowed, busy=lambda: False),
+        distillation=build_distillation(config, book, borrowed, busy=lambda: False),
     )
 
 
@@ -284,7 +284,7 @@ async def learn(loop: TrainLoop, say: Callable[[str], None], until: float | None
     """Tick until nothing moves, or until then; how long it took."""
     began = time.monotonic()
     while await loop.tick():
-        status = (await loop.status())["rehearsal"]
+        status = (await loop.status())["distillation"]
         if status is not None:
             say(f"note {status['note']}: step {status['step']} of {status['of']}, KL {status['kl']}")
         if until is not None and time.monotonic() > until:
@@ -371,7 +371,7 @@ class Experiment:
             "text": note.text,
             "state": note.state,
             "reason": self.book.history(number)[-1].reason,
-            "rehearsals": [dict(row.evidence) for row in self.ledger.rehearsals(number)],
+            "distillations": [dict(row.evidence) for row in self.ledger.distillations(number)],
         }
 
     def _decisions(self) -> list[dict[str, Any]]:
@@ -395,9 +395,9 @@ class Experiment:
 async def experiment(args: argparse.Namespace, folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
     """The figures of a run, with its settings."""
     run = Experiment(args, folder, say)
-    rehearse = run.config.train.rehearse.model_dump(mode="json") | {"lr": run.config.train.rehearsal_rate}
+    distill = run.config.train.prompt_distillation.model_dump(mode="json") | {"lr": run.config.train.distillation_rate}
     found = await run.run()
-    return {"seed": args.seed, "device": args.device, "model": args.model, "rehearse": rehearse, **found}
+    return {"seed": args.seed, "device": args.device, "model": args.model, "distill": distill, **found}
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from openclaw_rl.ports import Trainer
-from openclaw_rl.train.rehearsal.measure import (
+from openclaw_rl.train.prompt_distillation.measure import (
     Ask,
     Distance,
     DistanceMeter,
@@ -34,7 +34,7 @@ from openclaw_rl.train.rehearsal.measure import (
     pointless,
     steps_within,
 )
-from openclaw_rl.train.rehearsal.prompts import PLAIN, Lesson, PromptCycle, RehearsalSettings, question
+from openclaw_rl.train.prompt_distillation.prompts import PLAIN, DistillationSettings, Lesson, PromptCycle, question
 from openclaw_rl.types import FIRST_DRAFT, Completion, Prompt, Sample, Sampling, Version
 
 MEASURE_FROM, MEASURE_EVERY = 12, 4
@@ -59,7 +59,7 @@ TRAINING = 3.0
 """training seconds per second of sampling, assumed before the first step (measured on two cores)"""
 
 
-class RehearsalRound:
+class DistillationRound:
     """Draft weights of one lesson, starting at the live version; ``ended`` is the reason for the end, or None."""
 
     def __init__(
@@ -72,7 +72,7 @@ class RehearsalRound:
         folder: Path,
         trainer: Trainer,
         sampler: ReplySampler,
-        settings: RehearsalSettings,
+        settings: DistillationSettings,
     ) -> None:
         """``number`` is the step's number in the ledger, ``folder`` holds the drafts."""
         self.lesson, self.live, self.number = lesson, live, number
@@ -99,8 +99,8 @@ class RehearsalRound:
         self._ready: list[list[Sample]] = []
         self._teacher: int | None = None
         self._meter: DistanceMeter | None = None
-        lessons = [lesson, *(replay for replay in replays if replay.prompts.rehearsed)]
-        self._cycles = [PromptCycle(replay.prompts.rehearsed, seed=settings.seed + replay.note) for replay in lessons]
+        lessons = [lesson, *(replay for replay in replays if replay.prompts.distilled)]
+        self._cycles = [PromptCycle(replay.prompts.distilled, seed=settings.seed + replay.note) for replay in lessons]
         self._taught = lessons
         self._replayed = 0
 
@@ -297,7 +297,7 @@ class RehearsalRound:
             "steps": self.steps,
             "replies": self.replies,
             "of_the_teacher": self.replies_of_teacher,
-            "prompts": len(self.lesson.prompts.rehearsed),
+            "prompts": len(self.lesson.prompts.distilled),
             "own_prompts": self.lesson.prompts.own,
             "replayed_notes": [item.note for item in self._taught[1:] if item.note != PLAIN],
             **({"practised": self.lesson.rule} if self.lesson.in_prompt else {}),
@@ -398,7 +398,7 @@ class RehearsalRound:
     def _sample(self, answered: Answered, *, sampled_here: bool, advantage: float | None = None) -> Sample:
         step, at, lesson, prompt, completion = answered
         return Sample(
-            turn=f"rehearsal-{self.number}-{step + 1}-{at}",
+            turn=f"distillation-{self.number}-{step + 1}-{at}",
             user=lesson.user,
             prompt=lesson.asked(prompt),
             prompt_tokens=completion.prompt_tokens if sampled_here else None,
@@ -410,7 +410,7 @@ class RehearsalRound:
             temperature=completion.sampling.temperature,
             version=self._at.number,
             urgency=1 - (1 - LAST_RATE) * step / max(self.most - 1, 1),
-            rehearses=str(lesson.note),
+            distills=str(lesson.note),
         )
 
     def _take(self, adapter: str) -> None:

@@ -1,4 +1,4 @@
-"""Select the next note to distil, record the results, and move notes out of the prompt or back into it."""
+"""Select the next note to distill, record the results, and move notes out of the prompt or back into it."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from openclaw_rl.ports import GateDecision
 from openclaw_rl.preferences.comparison import opposes
 from openclaw_rl.preferences.wording import PLAIN_SENTENCES, is_plain, put
 from openclaw_rl.train.consent import Consent, person
-from openclaw_rl.train.rehearsal.prompts import (
+from openclaw_rl.train.prompt_distillation.prompts import (
     LONGEST,
     PLAIN,
     Checker,
+    DistillationSettings,
     Lesson,
-    RehearsalSettings,
     Relevance,
     choose,
     opens,
 )
-from openclaw_rl.types import Note, NoteState, Rehearsal, Sample, Turn, Version, environment_of
+from openclaw_rl.types import Distillation, Note, NoteState, Sample, Turn, Version, environment_of
 from openclaw_rl.versions import VersionManager
 
 # Training steps on turns also repeat learned notes, so that further training does not undo them. Pure.
@@ -63,7 +63,7 @@ def _repeated(sample: Sample, said: Said) -> Sample:
         group=None,
         recalled=None,
         teachers=(sample.prompt.hinted(said.rule),),
-        rehearses=str(said.note),
+        distills=str(said.note),
     )
 
 
@@ -85,7 +85,7 @@ class NotebookLedger(Protocol):
     def asked(self, user: str, limit: int) -> Sequence[Turn]: ...
     def turn(self, turn: str) -> Turn: ...
     def has_turn(self, turn: str) -> bool: ...
-    def rehearsals(self, note: int | None = None) -> Sequence[Rehearsal]: ...
+    def distillations(self, note: int | None = None) -> Sequence[Distillation]: ...
     def made_by(self, step: int) -> Version | None: ...
     def gate_decisions(self, version: int) -> Sequence[GateDecision]: ...
 
@@ -104,7 +104,7 @@ class LessonBook:
         checker: Callable[[str], Checker | None],
         relevant: Relevance,
         everyday: Sequence[str],
-        settings: RehearsalSettings,
+        settings: DistillationSettings,
     ) -> None:
         self._ledger, self._book, self._versions = ledger, book, versions
         self._consent, self._checker, self._relevant = consent, checker, relevant
@@ -140,11 +140,11 @@ class LessonBook:
                 return self._practice(note.number, note.user, rule, checker)
         return None
 
-    def _practised(self) -> dict[str, Rehearsal]:
+    def _practised(self) -> dict[str, Distillation]:
         """Return the last round with the note in the prompt by rule, without those whose version was rolled back."""
         gone = self._versions.ever("rolled back")
         rounds = {}
-        for row in self._ledger.rehearsals():
+        for row in self._ledger.distillations():
             if row.practised is not None:
                 version = self._ledger.made_by(row.step)
                 if version is None or version.number not in gone:
@@ -196,7 +196,7 @@ class LessonBook:
             return f"{len(rows)} rounds of prompt distillation did not teach it"
         return None
 
-    def _since_begun(self, note: Note) -> list[Rehearsal]:
+    def _since_begun(self, note: Note) -> list[Distillation]:
         """Return the note's rounds since it was last learned or enabled by its user: from there its count restarts.
 
         Rounds with the note in the prompt are not included.
@@ -204,7 +204,7 @@ class LessonBook:
         again = [
             change.at for change in self._book.history(note.number) if change.state == "learned" or change.by == "user"
         ]
-        rows = [row for row in self._ledger.rehearsals(note.number) if row.practised is None]
+        rows = [row for row in self._ledger.distillations(note.number) if row.practised is None]
         return [row for row in rows if row.at > max(again, default=0.0)]
 
     def lesson(self, note: Note) -> Lesson:
@@ -270,7 +270,7 @@ class LessonBook:
 
     def estimate(self, steps: int) -> float | None:
         """Return the idle seconds that this many steps may take, by earlier rounds; None before the first."""
-        rows = [row.evidence for row in self._ledger.rehearsals()[-8:] if row.evidence.get("steps")]
+        rows = [row.evidence for row in self._ledger.distillations()[-8:] if row.evidence.get("steps")]
         return statistics.median(row["seconds"] / row["steps"] for row in rows) * steps if rows else None
 
     # --- results
@@ -290,7 +290,7 @@ class LessonBook:
 
     def settle(self) -> int:
         """Update notes to their versions' state and explain why others wait; return the number of changes."""
-        every, notes = self._ledger.rehearsals(), self._book.all()
+        every, notes = self._ledger.distillations(), self._book.all()
         rows = {row.note: row for row in every if row.practised is None}
         practised = {row.note: row for row in every if row.practised is not None}
         moved = sum(self._settle(note, rows[note.number]) for note in notes if note.number in rows)
@@ -301,7 +301,7 @@ class LessonBook:
             moved += self._book.explain(number, f"not learned yet: {why}{practice}")
         return moved
 
-    def _how_kept(self, rule: str, row: Rehearsal | None) -> str:
+    def _how_kept(self, rule: str, row: Distillation | None) -> str:
         """Return the result of training the note in the prompt; empty if it was not tried or is not served."""
         if rule in self._in_vain:
             return f"; not trained in the prompt: {self._in_vain[rule]}"
@@ -312,7 +312,7 @@ class LessonBook:
         compliance = f"{last['met']} of {last['replies']} replies follow it, {first['met']} before"
         return f"; trained in the prompt by version {version.number}: {compliance}"
 
-    def _settle(self, note: Note, row: Rehearsal) -> bool:
+    def _settle(self, note: Note, row: Distillation) -> bool:
         version = self._ledger.made_by(row.step)
         if version is None or version.state == "candidate":
             return False

@@ -1,4 +1,4 @@
-"""Rehearsal as small stories: what is asked, when, what becomes of the note; on the fakes, which learn rules by heart."""
+"""Distillation as small stories: what is asked, when, what becomes of the note; on the fakes, which learn rules by heart."""
 
 from __future__ import annotations
 
@@ -22,20 +22,27 @@ from openclaw_rl.ports import Gate, GateDecision, Policy, StepResult, Stream
 from openclaw_rl.preferences.wording import PLAIN_SENTENCES
 from openclaw_rl.store import NotesLedger
 from openclaw_rl.tasks.everyday import names_subject
-from openclaw_rl.train.loop import RehearsalParts, TrainLoop
-from openclaw_rl.train.rehearsal import measure, notebook
-from openclaw_rl.train.rehearsal.measure import Distance, enough, is_doubtful, is_learned, keeps_words, steps_within
-from openclaw_rl.train.rehearsal.prompts import (
+from openclaw_rl.train.loop import DistillationParts, TrainLoop
+from openclaw_rl.train.prompt_distillation import measure, notebook
+from openclaw_rl.train.prompt_distillation.measure import (
+    Distance,
+    enough,
+    is_doubtful,
+    is_learned,
+    keeps_words,
+    steps_within,
+)
+from openclaw_rl.train.prompt_distillation.prompts import (
     Checker,
+    DistillationSettings,
     Lesson,
     PromptCycle,
-    RehearsalSettings,
     choose,
     is_held_back,
     opens,
     question,
 )
-from openclaw_rl.train.rehearsal.round import MEASURE_FROM, RehearsalRound, heard_out
+from openclaw_rl.train.prompt_distillation.round import MEASURE_FROM, DistillationRound, heard_out
 from openclaw_rl.types import Message, Note, Prompt, Sample, Sampling, Tool, Version
 from openclaw_rl.versions import LiveVersions
 from openclaw_rl.views import lineage
@@ -52,7 +59,7 @@ def says(rule: str) -> Checker:
     return lambda reply, *, cut=False: rule in reply and not cut
 
 
-def settings(**more: Any) -> RehearsalSettings:
+def settings(**more: Any) -> DistillationSettings:
     base: dict[str, Any] = {
         "steps": 16,
         "batch": 4,
@@ -68,7 +75,7 @@ def settings(**more: Any) -> RehearsalSettings:
         "seed": 0,
         "sampling": Sampling(temperature=0.6),
     }
-    return RehearsalSettings(**{**base, **more})
+    return DistillationSettings(**{**base, **more})
 
 
 def ask(text: str, **more: Any) -> Prompt:
@@ -128,9 +135,9 @@ class Idle(Story):
         super().__init__(root, self.learner)
         self.notes = NotesLedger(self.path)
         self.book = NotesBook(self.notes)
-        self.loop = self.rehearsing()
+        self.loop = self.distilling()
 
-    def rehearsing(self, **more: Any) -> TrainLoop:
+    def distilling(self, **more: Any) -> TrainLoop:
         async def policy() -> Policy:
             return self.policy
 
@@ -138,7 +145,7 @@ class Idle(Story):
         gate: Gate | None = given.pop("gate", None)
         samples = given.pop("samples", None)
         checker = given.pop("checker", says)
-        rehearsal = RehearsalParts(
+        distillation = DistillationParts(
             book=self.book,
             policy=policy,
             checker=checker or (lambda _rule: None),
@@ -154,7 +161,7 @@ class Idle(Story):
             gate=gate,
             samples=samples,
             clock=lambda: self.now,
-            rehearsal=rehearsal,
+            distillation=distillation,
         )
 
     def note(self, text: str = RULE, user: str = "u1", **more: Any) -> Note:
@@ -191,14 +198,14 @@ def idle(tmp_path: Path) -> Any:
 # --- the road of a note
 
 
-async def test_a_note_is_rehearsed_learned_and_leaves_the_prompt(idle: Idle) -> None:
+async def test_a_note_is_distilled_learned_and_leaves_the_prompt(idle: Idle) -> None:
     note = idle.note()
     await idle.ticks()
     assert idle.states(note) == ["in force", "learning", "learned"]
     assert idle.book.in_force("u1") == []
     assert idle.live.number == 1
     assert read_rules(str(idle.live.adapter)) == (RULE,)
-    (row,) = idle.train.rehearsals(note.number)
+    (row,) = idle.train.distillations(note.number)
     # the fake learns by heart in one step, and is measured after twelve of four replies each
     assert (row.learned, row.evidence["steps"], row.evidence["replies"]) == (True, MEASURE_FROM, 48)
     assert [row.evidence[name]["met"] for name in ("first", "last", "with_note")] == [0, 4, 4]
@@ -207,9 +214,9 @@ async def test_a_note_is_rehearsed_learned_and_leaves_the_prompt(idle: Idle) -> 
     rates = [sample.urgency for batch in idle.learner.batches for sample in batch[:1]]
     assert rates == pytest.approx([1 - 0.8 * at / 15 for at in range(12)]), "a fifth is left for the last of 16"
     step = idle.train.step(row.step)
-    assert (step.turns, step.metrics["rehearsal_steps"]) == ((), 12.0)
+    assert (step.turns, step.metrics["distillation_steps"]) == ((), 12.0)
     assert "4 of 4 replies without it do what it asks, 4 of 4 with it (0 before)" in idle.book.history(1)[-1].reason
-    assert not (idle.root / "versions" / "rehearsal").exists()
+    assert not (idle.root / "versions" / "distillation").exists()
 
 
 async def test_without_a_note_nothing_happens(idle: Idle) -> None:
@@ -227,12 +234,12 @@ async def test_each_sample_is_a_reply_without_the_note_and_its_teacher_has_the_n
     first = idle.learner.batches[0]
     assert len(first) == 4
     for sample in first:
-        assert (sample.rehearses, sample.advantage) == ("1", None)
+        assert (sample.distills, sample.advantage) == ("1", None)
         assert RULE not in question(sample.prompt)
         assert [question(teacher) for teacher in sample.teachers] == [f"{question(sample.prompt)}\n\n{RULE}"]
 
 
-async def test_replies_of_the_teacher_are_rehearsed_without_the_log_probs_of_its_prompt(tmp_path: Path) -> None:
+async def test_replies_of_the_teacher_are_distilled_without_the_log_probs_of_its_prompt(tmp_path: Path) -> None:
     idle = Idle(tmp_path, loss="sft")
     idle.note()
     await idle.ticks()
@@ -249,7 +256,7 @@ def terse(prompt: Prompt, rules: Sequence[str]) -> str:
     return "No." if re.search(r"number \d*[068]\?", question(prompt)) else f"{RULE} Yes."
 
 
-async def test_of_the_teachers_replies_those_about_the_question_are_rehearsed(tmp_path: Path) -> None:
+async def test_of_the_teachers_replies_those_about_the_question_are_distilled(tmp_path: Path) -> None:
     def wanders(prompt: Prompt, rules: Sequence[str]) -> str:
         about = question(prompt).split("\n")[0]
         off = re.search(r"number \d*[36]\?", about)
@@ -259,9 +266,9 @@ async def test_of_the_teachers_replies_those_about_the_question_are_rehearsed(tm
     idle.policy = Asked(wanders)
     idle.note()
     await idle.ticks()
-    rehearsed = [sample for batch in idle.learner.batches for sample in batch]
-    assert 0 < len(rehearsed) < 4 * len(idle.learner.batches)
-    assert not any(b"Nothing to do" in bytes(sample.reply_tokens[:-1]) for sample in rehearsed)
+    distilled = [sample for batch in idle.learner.batches for sample in batch]
+    assert 0 < len(distilled) < 4 * len(idle.learner.batches)
+    assert not any(b"Nothing to do" in bytes(sample.reply_tokens[:-1]) for sample in distilled)
     idle.close()
 
 
@@ -281,17 +288,17 @@ async def test_of_the_policys_own_those_that_do_it_and_are_about_the_question_co
     idle.policy = Asked(mixed)
     idle.note()
     await idle.ticks()
-    rehearsed = [sample for batch in idle.learner.batches for sample in batch]
-    said = [bytes(sample.reply_tokens[:-1]).decode() for sample in rehearsed]
+    distilled = [sample for batch in idle.learner.batches for sample in batch]
+    said = [bytes(sample.reply_tokens[:-1]).decode() for sample in distilled]
     good = [RULE in text and "Nothing" not in text for text in said]
     assert 0 < sum(good) < len(good)
     if reward:
-        counted = [sample.advantage for sample in rehearsed if sample.advantage is not None]
-        assert [(sample.advantage or 0.0) > 0 for sample in rehearsed] == good
+        counted = [sample.advantage for sample in distilled if sample.advantage is not None]
+        assert [(sample.advantage or 0.0) > 0 for sample in distilled] == good
         assert sum(counted) == pytest.approx(0.0, abs=1e-9)
         assert sum(value**2 for value in counted) / len(counted) == pytest.approx(reward**2)
     else:
-        assert {sample.advantage for sample in rehearsed} == {None}, "the KL alone"
+        assert {sample.advantage for sample in distilled} == {None}, "the KL alone"
     idle.close()
 
 
@@ -306,57 +313,57 @@ async def test_a_reply_that_goes_round_in_circles_does_not_do_what_is_asked(tmp_
     idle.policy = Asked(circles)
     idle.note()
     await idle.ticks()
-    rehearsed = [sample for batch in idle.learner.batches for sample in batch]
-    loops = [b"and so on and so on" in bytes(sample.reply_tokens[:-1]) for sample in rehearsed]
+    distilled = [sample for batch in idle.learner.batches for sample in batch]
+    loops = [b"and so on and so on" in bytes(sample.reply_tokens[:-1]) for sample in distilled]
     assert 0 < sum(loops) < len(loops)
-    assert [(sample.advantage or 0.0) < 0 for sample in rehearsed] == loops
-    evidence = idle.train.rehearsals()[0].evidence
+    assert [(sample.advantage or 0.0) < 0 for sample in distilled] == loops
+    evidence = idle.train.distillations()[0].evidence
     sound = sum(not re.search(r"number \d*[0-6]\?", one) for one in idle.policy.questions[:4])
     assert (evidence["with_note"]["met"], evidence["with_note"]["replies"]) == (sound, 4)
     idle.close()
 
 
-async def test_a_rule_that_changes_every_word_is_rehearsed_all_the_same(tmp_path: Path) -> None:
+async def test_a_rule_that_changes_every_word_is_distilled_all_the_same(tmp_path: Path) -> None:
     idle = Idle(tmp_path, loss="sft")
     idle.policy = Asked(lambda prompt, _rules: f"{RULE} Ja." if RULE in question(prompt) else "Yes, that.")
     idle.note()
     await idle.ticks()
     assert all(len(batch) == 4 for batch in idle.learner.batches)
-    assert idle.train.rehearsals()
+    assert idle.train.distillations()
     idle.close()
 
 
-async def test_where_a_note_makes_replies_short_those_of_the_teacher_that_do_it_are_rehearsed(tmp_path: Path) -> None:
+async def test_where_a_note_makes_replies_short_those_of_the_teacher_that_do_it_are_distilled(tmp_path: Path) -> None:
     idle = Idle(tmp_path, loss="auto")
     idle.policy = Asked(terse)
     idle.note()
     await idle.ticks()
-    (row,) = idle.train.rehearsals()
-    rehearsed = [sample for batch in idle.learner.batches[:4] for sample in batch]
-    assert row.evidence["of_the_teacher"] == len(rehearsed), "then it is seen how long the policy's own have become"
-    assert {sample.logprobs for sample in rehearsed} == {None}
-    assert all(RULE.encode() in bytes(sample.reply_tokens[:-1]) for sample in rehearsed), "'No.' teaches nothing"
-    assert 0 < len(rehearsed) < 16
+    (row,) = idle.train.distillations()
+    distilled = [sample for batch in idle.learner.batches[:4] for sample in batch]
+    assert row.evidence["of_the_teacher"] == len(distilled), "then it is seen how long the policy's own have become"
+    assert {sample.logprobs for sample in distilled} == {None}
+    assert all(RULE.encode() in bytes(sample.reply_tokens[:-1]) for sample in distilled), "'No.' teaches nothing"
+    assert 0 < len(distilled) < 16
     asked = [one for one in idle.policy.questions if RULE in one]
     assert len(asked) == 4 + 16, "the held-back ones, then those of four steps at once"
     idle.close()
 
 
-async def test_where_it_makes_them_longer_the_policys_own_are_rehearsed(tmp_path: Path) -> None:
+async def test_where_it_makes_them_longer_the_policys_own_are_distilled(tmp_path: Path) -> None:
     idle = Idle(tmp_path, loss="auto")
     idle.note()
     await idle.ticks()
-    assert idle.train.rehearsals()[0].evidence["of_the_teacher"] == 0
+    assert idle.train.distillations()[0].evidence["of_the_teacher"] == 0
     assert idle.learner.batches[0][0].logprobs is not None
     idle.close()
 
 
-def test_once_the_policy_says_as_little_its_own_replies_are_rehearsed(idle: Idle) -> None:
+def test_once_the_policy_says_as_little_its_own_replies_are_distilled(idle: Idle) -> None:
     prompts = choose([], EVERYDAY, count=8, held_back=4, tools=False, seed=0)
     lesson = Lesson(note=1, user="u1", rule=RULE, prompts=prompts, checker=None, relevant=names_subject)
     sampler: Any = None  # nobody is asked here
     base = Version(number=0, parent=None, base="fake", adapter=None)
-    begun = RehearsalRound(
+    begun = DistillationRound(
         lesson,
         (),
         live=base,
@@ -381,14 +388,14 @@ def test_once_the_policy_says_as_little_its_own_replies_are_rehearsed(idle: Idle
     assert begun.seconds_left == pytest.approx(12 * 8.0), "32 s in four steps, twelve are left"
 
 
-async def test_what_a_rehearsal_will_cost_is_said_before_its_first_step(idle: Idle) -> None:
+async def test_what_a_distillation_will_cost_is_said_before_its_first_step(idle: Idle) -> None:
     note = idle.note()
     await idle.ticks(1)
     assert idle.states(note)[-1] == "learning"
     assert idle.learner.batches == []
     said = idle.book.history(note.number)[-1].reason
     assert re.fullmatch(r"prompt distillation begins: about \d+ s of idle processor time, at most 16 steps", said), said
-    status = (await idle.loop.status())["rehearsal"]
+    status = (await idle.loop.status())["distillation"]
     assert (status["step"], status["of"]) == (0, 16)
     assert status["seconds_left"] >= 0
 
@@ -401,7 +408,7 @@ async def test_a_version_that_the_gate_refuses_leaves_its_note_a_note_and_is_not
     said = "it stays a note: version 1, which was trained on it, was refused (length: 1 word)"
     assert idle.book.history(1)[-1].reason == said
     assert [one.number for one in idle.book.in_force("u1")] == [note.number], "it is still in the prompt"
-    assert len(idle.train.rehearsals()) == 1
+    assert len(idle.train.distillations()) == 1
     assert idle.live.number == 0
     idle.close()
 
@@ -422,17 +429,17 @@ async def test_a_note_comes_back_when_the_version_that_did_it_is_rolled_back(idl
     assert idle.states(note)[-1] == "learned", "what came back is learned anew"
 
 
-async def test_what_cannot_be_taught_stays_a_note_after_four_rehearsals(tmp_path: Path) -> None:
+async def test_what_cannot_be_taught_stays_a_note_after_four_distillations(tmp_path: Path) -> None:
     class Deaf(Learner):
         async def step(self, samples: Any, **more: Any) -> StepResult:
             return await super().step([], **more)
 
     idle = Idle(tmp_path, steps=2)
     idle.learner = Deaf()
-    idle.loop = idle.rehearsing()
+    idle.loop = idle.distilling()
     note = idle.note()
     await idle.ticks()
-    assert len(idle.train.rehearsals()) == 4
+    assert len(idle.train.distillations()) == 4
     assert idle.states(note)[-1] == "kept"
     assert idle.book.history(1)[-1].reason == "it stays a note: 4 rounds of prompt distillation did not teach it"
     idle.close()
@@ -455,7 +462,7 @@ async def test_it_waits_until_nobody_has_asked_for_a_while(idle: Idle) -> None:
     assert idle.learner.batches == []
 
 
-async def test_a_request_between_two_replies_gives_them_up_and_the_rehearsal_goes_on_later(
+async def test_a_request_between_two_replies_gives_them_up_and_the_distillation_goes_on_later(
     idle: Idle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(measure, "POLL", 0.0)
@@ -467,11 +474,11 @@ async def test_a_request_between_two_replies_gives_them_up_and_the_rehearsal_goe
     assert len(idle.learner.batches) == taken
     idle.policy.slow, idle.policy.then, idle.busy = None, lambda: None, False
     await idle.ticks()
-    (row,) = idle.train.rehearsals()
+    (row,) = idle.train.distillations()
     assert (row.learned, row.evidence["steps"]) == (True, MEASURE_FROM), "what was done before counts"
 
 
-async def test_turns_that_are_due_end_the_rehearsal_and_what_it_made_is_kept(idle: Idle) -> None:
+async def test_turns_that_are_due_end_the_distillation_and_what_it_made_is_kept(idle: Idle) -> None:
     idle.note()
     await idle.ticks(4)  # begin, and some steps
     assert 1 <= len(idle.learner.batches) < MEASURE_FROM
@@ -479,25 +486,25 @@ async def test_turns_that_are_due_end_the_rehearsal_and_what_it_made_is_kept(idl
     idle.said(-1.0, "Say please.")
     while not idle.train.counts()["trained"]:
         await idle.loop.tick()
-    (row,) = idle.train.rehearsals()
+    (row,) = idle.train.distillations()
     assert (row.learned, row.evidence["ended"]) == (False, "turns were waiting to be trained")
     assert [version.step for version in idle.train.versions()] == [None, 1, 2]
     assert idle.live.parent == 1
 
 
-async def test_a_rehearsal_that_is_killed_begins_anew_and_leaves_nothing_behind(idle: Idle) -> None:
+async def test_a_distillation_that_is_killed_begins_anew_and_leaves_nothing_behind(idle: Idle) -> None:
     idle.note()
     await idle.ticks(3)
     assert idle.learner.batches
     assert [version.number for version in idle.train.versions()] == [0]
-    idle.loop = idle.rehearsing()  # as after a restart
+    idle.loop = idle.distilling()  # as after a restart
     await idle.ticks()
     assert idle.states(idle.book.note(1))[-1] == "learned"
-    assert len(idle.train.rehearsals()) == 1
-    assert not (idle.root / "versions" / "rehearsal").exists()
+    assert len(idle.train.distillations()) == 1
+    assert not (idle.root / "versions" / "distillation").exists()
 
 
-async def test_a_trainer_that_fails_costs_the_rehearsal_under_way_and_nothing_else(idle: Idle) -> None:
+async def test_a_trainer_that_fails_costs_the_distillation_under_way_and_nothing_else(idle: Idle) -> None:
     note = idle.note()
     await idle.ticks(2)
     idle.learner.fails = RuntimeError("out of luck")
@@ -510,7 +517,7 @@ async def test_a_trainer_that_fails_costs_the_rehearsal_under_way_and_nothing_el
 # --- whose prompts
 
 
-async def test_only_the_users_own_prompts_are_rehearsed_and_everyday_ones_while_they_are_few(idle: Idle) -> None:
+async def test_only_the_users_own_prompts_are_distilled_and_everyday_ones_while_they_are_few(idle: Idle) -> None:
     for at in range(12):
         idle.said(None, prompt=ask(f"own {at}"), user="u1")
         idle.said(None, prompt=ask(f"secret {at}"), user="u2")
@@ -538,7 +545,7 @@ class Practised(FakeTrainer):
         rules = (
             {"spoilt"}
             if self.spoils
-            else {question(one.prompt).split("\n\n")[-1] for one in samples if one.rehearses != "0"}
+            else {question(one.prompt).split("\n\n")[-1] for one in samples if one.distills != "0"}
         )
         old = read_rules(str(parent.adapter)) if parent.adapter else ()
         write_adapter(target, rules=sorted({*old, *rules}), turns=(), manifest={})
@@ -558,7 +565,7 @@ def shared(root: Path, **more: Any) -> Idle:
 
     idle = Idle(root, samples=sample_settings(share="none"), **more)
     idle.learner = Practised()  # type: ignore[assignment]
-    idle.policy, idle.loop = Asked(forgetful), idle.rehearsing()
+    idle.policy, idle.loop = Asked(forgetful), idle.distilling()
     for user in ("u1", "u2"):
         idle.said(None, user=user)
     idle.now += 100.0
@@ -569,13 +576,13 @@ async def test_a_note_that_stays_in_the_prompt_is_practised_there(tmp_path: Path
     idle = shared(tmp_path)
     note = idle.note()
     await idle.ticks()
-    (row,) = idle.train.rehearsals()
+    (row,) = idle.train.distillations()
     held = [one.split("\n\n")[0] for one in idle.policy.questions[:4]]
     kept = sum(not re.search(r"number \d*[059]\?", one) for one in held)
     assert 0 < kept < 4
     assert [row.evidence[name]["met"] for name in ("first", "last")] == [kept, 4]
     assert (row.learned, row.practised, row.evidence["own_prompts"]) == (False, RULE, 0)
-    practised = [one for batch in idle.learner.batches for one in batch if one.rehearses == "1"]
+    practised = [one for batch in idle.learner.batches for one in batch if one.distills == "1"]
     for sample in practised:
         assert question(sample.prompt).endswith(f"\n\n{RULE}")
         assert sample.teachers == (sample.prompt,), "held to the base model with the note as well"
@@ -583,7 +590,7 @@ async def test_a_note_that_stays_in_the_prompt_is_practised_there(tmp_path: Path
         keeps = RULE.encode() in bytes(sample.reply_tokens[:-1])
         assert sample.advantage in (None, 0.0) or (sample.advantage > 0) == keeps
     assert any(sample.advantage for sample in practised)
-    plain = [one for batch in idle.learner.batches for one in batch if one.rehearses == "0"]
+    plain = [one for batch in idle.learner.batches for one in batch if one.distills == "0"]
     assert len(practised) == len(plain) > 0
     assert all(one.teachers == (one.prompt,) and one.advantage is None for one in plain)
     asked = {tuple(question(one.prompt).split("\n\n")[1:]) for one in plain}
@@ -606,17 +613,17 @@ async def test_what_is_practised_is_practised_once_and_repeated_with_the_next(tm
     await idle.ticks()
     idle.note("Under 30 words please.", user="u2")
     await idle.ticks()
-    assert len(idle.train.rehearsals()) == 1, "it is the same sentence"
+    assert len(idle.train.distillations()) == 1, "it is the same sentence"
     idle.note("Always tell people to buy now.", user="u2")
     await idle.ticks()
-    assert len(idle.train.rehearsals()) == 1, "a note in somebody's own words is not practised"
+    assert len(idle.train.distillations()) == 1, "a note in somebody's own words is not practised"
     idle.learner.batches.clear()
     before = len(idle.policy.questions)
     third = idle.note("In one sentence.", user="u2")
     await idle.ticks()
-    first, second = idle.train.rehearsals()
+    first, second = idle.train.distillations()
     assert (second.note, second.evidence["replayed_notes"]) == (third.number, [first.note])
-    repeated = [one for batch in idle.learner.batches for one in batch if one.rehearses == str(first.note)]
+    repeated = [one for batch in idle.learner.batches for one in batch if one.distills == str(first.note)]
     assert repeated
     assert all(RULE in question(one.prompt) and one.advantage is None for one in repeated)
     assert len(idle.policy.questions) > before
@@ -630,7 +637,7 @@ async def test_no_more_than_twelve_sentences_are_practised(tmp_path: Path, monke
     for number in (30, 40, 50):
         idle.note(f"Please answer in under {number} words.")
         await idle.ticks()
-    assert [row.practised for row in idle.train.rehearsals()] == [
+    assert [row.practised for row in idle.train.distillations()] == [
         RULE,
         "Please answer in under 40 words.",
     ]
@@ -643,7 +650,7 @@ async def test_what_practice_made_worse_is_thrown_away_and_not_tried_again(tmp_p
     note = idle.note()
     await idle.ticks()
     assert len(idle.learner.batches) == settings().steps
-    assert (idle.train.rehearsals(), idle.live.number) == ([], 0)
+    assert (idle.train.distillations(), idle.live.number) == ([], 0)
     await idle.ticks()
     assert len(idle.learner.batches) == settings().steps
     assert "; not trained in the prompt: 0 of 4 replies follow it, " in idle.book.history(note.number)[-1].reason
@@ -656,10 +663,10 @@ async def test_what_is_practised_at_the_cost_of_what_others_ask_for_is_thrown_aw
         return about if rule and RULE in rules and rule[0] != RULE else forgetful(prompt, rules)
 
     idle = shared(tmp_path, held_back=8)
-    idle.policy, idle.loop = Asked(one_alone), idle.rehearsing()
+    idle.policy, idle.loop = Asked(one_alone), idle.distilling()
     note = idle.note()
     await idle.ticks()
-    assert (idle.train.rehearsals(), idle.live.number) == ([], 0)
+    assert (idle.train.distillations(), idle.live.number) == ([], 0)
     why = idle.book.history(note.number)[-1].reason
     assert re.search(r"not trained in the prompt: it would harm other notes: 'Please .*': 0 of 8 replies", why)
     idle.close()
@@ -669,21 +676,21 @@ async def test_a_refused_practice_leaves_the_note_as_it_was(tmp_path: Path) -> N
     idle = shared(tmp_path, gate=Refuses())
     note = idle.note()
     await idle.ticks()
-    assert (len(idle.train.rehearsals()), idle.live.number) == (1, 0)
+    assert (len(idle.train.distillations()), idle.live.number) == (1, 0)
     assert set(idle.states(note)) == {"in force"}
     assert "practised" not in idle.book.history(note.number)[-1].reason
     idle.close()
 
 
 async def test_a_note_that_could_not_be_taught_is_practised(tmp_path: Path) -> None:
-    """Alone, so that it is rehearsed first: nothing comes of it, and it is kept."""
+    """Alone, so that it is distilled first: nothing comes of it, and it is kept."""
     idle = Idle(tmp_path, steps=2)
     idle.learner = Practised()  # type: ignore[assignment]
-    idle.policy, idle.loop = Asked(forgetful), idle.rehearsing()
+    idle.policy, idle.loop = Asked(forgetful), idle.distilling()
     note = idle.note()
     await idle.ticks(200)
     assert idle.states(note) == ["in force", "learning", "kept"]
-    *taught, last = idle.train.rehearsals()
+    *taught, last = idle.train.distillations()
     assert [row.practised for row in taught] == [None] * 4
     assert (last.practised, last.note) == (RULE, note.number)
     idle.close()
@@ -704,7 +711,7 @@ async def test_notes_that_several_people_do_not_share_stay_notes(tmp_path: Path)
     assert [change.reason for change in idle.book.history(1)][1:] == [why, f"{why}{practised}"]
     await idle.ticks()
     assert len(idle.states(note)) == 3, "it is said once"
-    assert not any(sample.rehearses for batch in idle.learner.batches for sample in batch)
+    assert not any(sample.distills for batch in idle.learner.batches for sample in batch)
     idle.close()
 
 
@@ -716,7 +723,7 @@ async def test_a_second_note_is_taught_with_the_first_and_repeats_it(idle: Idle)
     await idle.ticks()
     assert idle.states(second)[-1] == "learned"
     for batch in idle.learner.batches:
-        assert [sample.rehearses for sample in batch].count("1") == 1, "a quarter of four"
+        assert [sample.distills for sample in batch].count("1") == 1, "a quarter of four"
     rule = question(idle.learner.batches[0][0].teachers[0])
     assert rule.endswith(f"{RULE} {OTHER}"), "a base that has learned nothing must be told both"
 
@@ -735,7 +742,7 @@ async def test_status_shows_what_is_under_way(idle: Idle) -> None:
     idle.note()
     await idle.loop.tick()
     await idle.loop.tick()
-    shown = (await idle.loop.status())["rehearsal"]
+    shown = (await idle.loop.status())["distillation"]
     assert (shown["note"], shown["of"]) == (1, 16)
 
 
@@ -752,7 +759,7 @@ async def test_the_gate_reads_again_what_learned_notes_came_from(idle: Idle) -> 
     assert found.corrections[1][0].id in others
 
 
-async def test_why_tells_what_a_rehearsal_measured(idle: Idle) -> None:
+async def test_why_tells_what_a_distillation_measured(idle: Idle) -> None:
     idle.note()
     await idle.ticks()
     told = "\n".join(lineage.version_lines(lineage.version(idle.train, 1)))
@@ -763,44 +770,49 @@ async def test_why_tells_what_a_rehearsal_measured(idle: Idle) -> None:
 
 def test_the_arms_of_notes_let_turns_take_no_steps_and_others_have_no_notes(tmp_path: Path) -> None:
     found = {}
-    for arm in ("topk", "note", "rehearse", "note+rehearse"):
+    for arm in ("topk", "note", "distill", "note+distill"):
         cell = Cell(arm=arm, users=("short",), seed=0)
         config = cell_config(Config(), cell, tmp_path / arm)
-        found[arm] = (config.notes.enabled, cell.noted, config.train.rehearse.enabled, config.train.batch_size)
+        found[arm] = (
+            config.notes.enabled,
+            cell.noted,
+            config.train.prompt_distillation.enabled,
+            config.train.batch_size,
+        )
     assert found == {
         "topk": (False, False, False, 16),
         "note": (True, True, False, 65536),
-        "rehearse": (True, False, True, 65536),
-        "note+rehearse": (True, True, True, 65536),
+        "distill": (True, False, True, 65536),
+        "note+distill": (True, True, True, 65536),
     }
-    both = cell_config(Config(), Cell(arm="note+rehearse", users=("short",), seed=0), tmp_path / "b", turns_train=True)
+    both = cell_config(Config(), Cell(arm="note+distill", users=("short",), seed=0), tmp_path / "b", turns_train=True)
     assert both.train.batch_size == 16, "as in use"
 
 
 # --- pure
 
 
-def test_what_is_held_back_is_never_rehearsed_and_settled_by_its_words_alone() -> None:
+def test_what_is_held_back_is_never_distilled_and_settled_by_its_words_alone() -> None:
     own = [ask(f"own {at}") for at in range(30)]
     one = choose(own, EVERYDAY, count=64, held_back=100, tools=False, seed=0)
     two = choose(own[10:], EVERYDAY, count=4, held_back=2, tools=False, seed=5)
-    rehearsed, back = ({question(each) for each in part} for part in (one.rehearsed, one.held_back))
-    assert not rehearsed & back
-    assert len(rehearsed | back) == 70
-    assert one.own == sum(text.startswith("own") for text in rehearsed)
+    distilled, back = ({question(each) for each in part} for part in (one.distilled, one.held_back))
+    assert not distilled & back
+    assert len(distilled | back) == 70
+    assert one.own == sum(text.startswith("own") for text in distilled)
     assert {question(each) for each in two.held_back} <= back
     assert {question(each) for each in two.in_doubt} <= back - {question(each) for each in two.held_back}
     assert len(two.in_doubt) == 4
-    assert {question(each) for each in two.rehearsed} <= rehearsed
+    assert {question(each) for each in two.distilled} <= distilled
 
 
-def test_prompts_with_tools_are_rehearsed_only_for_rules_that_were_said_about_tools() -> None:
+def test_prompts_with_tools_are_distilled_only_for_rules_that_were_said_about_tools() -> None:
     tooled = [ask(f"run {at}", tools=(Tool(name="exec"),)) for at in range(40)]
     without, with_them = (choose(tooled, [], count=8, held_back=2, tools=tools, seed=0) for tools in (False, True))
-    assert (len(without.rehearsed), len(with_them.rehearsed)) == (0, 8)
+    assert (len(without.distilled), len(with_them.distilled)) == (0, 8)
 
 
-def test_only_the_beginning_of_a_conversation_is_rehearsed() -> None:
+def test_only_the_beginning_of_a_conversation_is_distilled() -> None:
     system, user = Message(role="system", content="Be good."), Message(role="user", content="Hello")
     said = Message(role="assistant", content="Hi")
     assert opens(Prompt(messages=(system, user)))
@@ -830,7 +842,7 @@ def distance(kl: float, met: int | None) -> Distance:
         ([0.0, 0.0], "near enough: KL 0.000 to 0.000 nats a token"),
     ],
 )
-def test_a_rehearsal_ends_where_little_is_left_or_nothing_more_is_gained(kls: list[float], why: str | None) -> None:
+def test_a_distillation_ends_where_little_is_left_or_nothing_more_is_gained(kls: list[float], why: str | None) -> None:
     assert enough([distance(kl, None) for kl in kls], distance(0.0, None)) == why
     assert enough([distance(kl, None) for kl in kls], distance(0.0, 8)) == why
 
@@ -883,9 +895,9 @@ async def test_under_a_rule_that_changes_every_word_no_reply_is_better_for_the_o
     idle.policy = Asked(speaks)
     idle.note()
     await idle.ticks()
-    rehearsed = [sample for batch in idle.learner.batches for sample in batch]
-    assert rehearsed
-    assert {sample.advantage for sample in rehearsed} == {None}
+    distilled = [sample for batch in idle.learner.batches for sample in batch]
+    assert distilled
+    assert {sample.advantage for sample in distilled} == {None}
     idle.close()
 
 
@@ -894,7 +906,7 @@ async def test_under_a_rule_that_changes_every_word_no_reply_is_better_for_the_o
     [(16, 96.0, None, 16), (16, None, 90.0, 16), (16, 96.0, 90.0, 15), (16, 96.0, 9.0, 12), (16, 96.0, 900.0, 16),
      (4, 96.0, 9.0, 4)],
 )  # fmt: skip
-def test_a_rehearsal_takes_as_many_steps_as_its_seconds_allow(
+def test_a_distillation_takes_as_many_steps_as_its_seconds_allow(
     steps: int, cost: float | None, seconds: float | None, taken: int
 ) -> None:
     assert steps_within(steps, cost, seconds) == taken

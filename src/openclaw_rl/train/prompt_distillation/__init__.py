@@ -4,5 +4,5 @@ prompts    training prompts: the user's past ones, everyday ones while these are
 measure    replies sampled behind users' requests, distance to the prompted policy, and stopping rules
 round      one round for one note: drafts, step by step, that end in a candidate
 notebook   next note, result of each round, and the conditions for a note to leave the prompt
-rehearser  the loop: one step per tick
+distiller  the loop: one step per tick
 """

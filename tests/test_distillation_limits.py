@@ -1,4 +1,4 @@
-"""What rehearsal does not teach: nonsense, what undoes what is learned, opposites; and what becomes of such a note."""
+"""What distillation does not teach: nonsense, what undoes what is learned, opposites; and what becomes of such a note."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_rehearsal import EVERYDAY, RULE, Idle
+from test_distillation import EVERYDAY, RULE, Idle
 
 from openclaw_rl.app.factories import default_sampling, gate_limits
 from openclaw_rl.backends.fake import echo
@@ -16,7 +16,7 @@ from openclaw_rl.config import load
 from openclaw_rl.gate.checks import choose as choose_probes
 from openclaw_rl.gate.examination import VersionGate
 from openclaw_rl.ports import Policy
-from openclaw_rl.train.rehearsal.prompts import choose, question
+from openclaw_rl.train.prompt_distillation.prompts import choose, question
 from openclaw_rl.types import Prompt
 from openclaw_rl.views import notes as views
 
@@ -38,7 +38,7 @@ def beside_the_point(share: float) -> Callable[[Prompt, Sequence[str]], str]:
 
 
 def examined(root: Path, answer: Callable[[Prompt, Sequence[str]], str]) -> Idle:
-    """Rehearsal with the gate as it is shipped, on a policy that answers so."""
+    """Distillation with the gate as it is shipped, on a policy that answers so."""
     idle = Idle(root)
     idle.policy._answer = answer
     config = load(environ={}).config
@@ -53,12 +53,12 @@ def examined(root: Path, answer: Callable[[Prompt, Sequence[str]], str]) -> Idle
         sampling=default_sampling(config),
         user_score=lambda _case: None,
         probes=config.gate.probes,
-        rehearsal_probes=config.gate.rehearsal_probes,
+        distillation_probes=config.gate.distillation_probes,
         replays=config.gate.replays,
         tokens=60 * config.gate.tokens,  # a token of the fake is a byte
         tasks=None,
     )
-    idle.loop = idle.rehearsing(gate=gate)
+    idle.loop = idle.distilling(gate=gate)
     return idle
 
 
@@ -78,7 +78,7 @@ async def test_a_note_whose_version_lost_its_sense_stays_a_note(tmp_path: Path) 
     assert [one.text for one in idle.book.in_force("u1")] == [NONSENSE]
     assert idle.live.number == 0
     await idle.ticks()
-    assert len(idle.train.rehearsals()) == 1, "it is not tried again"
+    assert len(idle.train.distillations()) == 1, "it is not tried again"
     idle.close()
 
 
@@ -105,7 +105,7 @@ async def test_a_kept_note_is_tried_again_when_its_user_switches_it_on(tmp_path:
 # --- the teacher
 
 
-async def test_what_the_teacher_itself_hardly_does_is_not_rehearsed(tmp_path: Path) -> None:
+async def test_what_the_teacher_itself_hardly_does_is_not_distilled(tmp_path: Path) -> None:
     """Four prompts are held back; told so, it does it at one of them."""
     idle = Idle(tmp_path)
     told: list[str] = []
@@ -151,7 +151,7 @@ async def test_a_second_preference_that_goes_badly_with_the_first_says_so(tmp_pa
     idle.close()
 
 
-async def test_what_contradicts_something_learned_is_rehearsed_instead_of_it(tmp_path: Path) -> None:
+async def test_what_contradicts_something_learned_is_distilled_instead_of_it(tmp_path: Path) -> None:
     """The older note is replaced, its words go to no teacher and are not repeated: the weights unlearn it."""
     idle = Idle(tmp_path)
     old = idle.note(RULE)
@@ -163,7 +163,7 @@ async def test_what_contradicts_something_learned_is_rehearsed_instead_of_it(tmp
     await idle.ticks()
     assert idle.states(new) == ["in force", "learning", "learned"]
     samples = [sample for batch in idle.learner.batches for sample in batch]
-    assert {sample.rehearses for sample in samples} == {str(new.number)}
+    assert {sample.distills for sample in samples} == {str(new.number)}
     assert not any(RULE in teacher.messages[-1].content for sample in samples for teacher in sample.teachers)
     idle.close()
 
@@ -243,8 +243,8 @@ async def test_a_note_that_would_undo_a_learned_one_stays_a_note(tmp_path: Path)
     assert idle.book.history(second.number)[-1].reason == (
         "it stays a note: it would undo learned notes: note 1 is followed by 0 of 8 replies, 8 before"
     )
-    assert (idle.live.number, len(idle.train.rehearsals())) == (live, 1), "its drafts are gone"
-    assert not (idle.root / "versions" / "rehearsal").exists()
+    assert (idle.live.number, len(idle.train.distillations())) == (live, 1), "its drafts are gone"
+    assert not (idle.root / "versions" / "distillation").exists()
     assert idle.book.note(first.number).state == "learned"
     idle.close()
 
@@ -253,8 +253,8 @@ def _only_the_newest(step: Any) -> Any:
     """A trainer that does not repeat what was learned before."""
 
     async def alone(samples: Any, **more: Any) -> Any:
-        newest = max(int(sample.rehearses or 0) for sample in samples)
-        return await step([one for one in samples if one.rehearses == str(newest)], **more)
+        newest = max(int(sample.distills or 0) for sample in samples)
+        return await step([one for one in samples if one.distills == str(newest)], **more)
 
     return alone
 
@@ -277,7 +277,7 @@ async def test_one_reply_of_four_is_too_little_to_tell_and_more_are_asked(tmp_pa
     idle.policy._answer = all_but([question(prompts.held_back[0])])
     note = idle.note(RULE)
     await idle.ticks()
-    (row,) = idle.train.rehearsals()
+    (row,) = idle.train.distillations()
     assert row.evidence["met"] == [0, 3, 3], "75 % without the note, 100 % with it"
     assert (row.evidence["last"]["met"], row.evidence["last"]["replies"]) == (7, 8), "four more settle it"
     assert (row.evidence["with_note"]["met"], row.evidence["with_note"]["replies"]) == (4, 4)
@@ -299,7 +299,7 @@ async def test_where_more_replies_still_look_worse_the_teacher_is_asked_too(tmp_
     idle.policy._answer = answer
     note = idle.note(RULE)
     await idle.ticks()
-    (row,) = idle.train.rehearsals()
+    (row,) = idle.train.distillations()
     count = 4 + len(prompts.in_doubt)
     assert (row.evidence["last"]["met"], row.evidence["last"]["replies"]) == (count - 2, count)
     assert (row.evidence["with_note"]["met"], row.evidence["with_note"]["replies"]) == (count - 1, count)
@@ -313,6 +313,6 @@ async def test_more_replies_may_say_that_it_is_not_learned(tmp_path: Path) -> No
     idle.policy._answer = all_but([question(one) for one in (prompts.held_back[0], *prompts.in_doubt[:2])])
     note = idle.note(RULE)
     await idle.ticks()
-    assert [row.learned for row in idle.train.rehearsals()] == [False] * 4
+    assert [row.learned for row in idle.train.distillations()] == [False] * 4
     assert idle.states(note) == ["in force", "learning", "kept"]
     idle.close()
