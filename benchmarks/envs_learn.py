@@ -6,9 +6,9 @@
 
 Each run is the product itself: `openclaw-rl up --preset cpu-env --env NAME` in a process of its own (server, judge,
 trainer, gate, a pool of sandboxes) until so many steps are taken or so many minutes are over. Before and after it the
-live version plays tasks that never train, ``--count`` of each rung, none of which the gate plays. The named alternative
-is the same prompt, untrained. ``--reward votes``: beside the outcome each step gets a vote (`env.step_votes`). Several
-values of --lr, --group and --reward are a sweep; each run writes OUT/NAME.json as soon as it has a figure, and
+live version plays tasks that never train, ``--count`` of each level, none of which the gate plays. The named
+alternative is the same prompt, untrained. ``--reward votes``: beside the outcome each step gets a vote
+(`env.step_votes`). Several values of --lr, --group and --reward are a sweep; each run writes OUT/NAME.json as soon as it has a figure, and
 ``--report`` shows what is there.
 """
 
@@ -43,7 +43,7 @@ from openclaw_rl.types import Sampling
 
 ENVS = ("terminal", "toolcall")
 PRESETS = {"gui": "cpu-env,cpu-gui"}
-"""of environments that are no ladder by themselves; of the others it is cpu-env"""
+"""of environments that are no curriculum by themselves; of the others it is cpu-env"""
 REWARDS = ("outcome", "votes")
 LOOK_SECONDS = 1.0
 Rates = Mapping[str, Mapping[str, Any]]
@@ -81,7 +81,7 @@ class Plan:
 
 @dataclass(kw_only=True)
 class Learned:
-    """What one run gave: success by rung at each temperature before and after, and each step's figures."""
+    """What one run gave: success by level at each temperature before and after, and each step's figures."""
 
     plan: Mapping[str, Any]
     setting: str
@@ -107,17 +107,17 @@ def settings(plan: Plan, folder: Path) -> Config:
 
 
 def measured_tasks(config: Config, count: int, skip: int) -> list[tuple[str, str]]:
-    """``count`` held-out tasks of each rung after the first ``skip``, none that the gate chooses versions by."""
+    """``count`` held-out tasks of each level after the first ``skip``, none that the gate chooses versions by."""
     gate = set(HeldOutTasks(config).tasks) if config.gate.tasks else set()
-    by_rung: dict[str, list[str]] = {}
-    for task, rung in suites.chosen_tasks(build_env(config), split="held-out", count=None):
-        if (task, rung) not in gate:
-            by_rung.setdefault(rung, []).append(task)
-    return [(task, rung) for rung, tasks in by_rung.items() for task in tasks[skip : skip + count]]
+    by_level: dict[str, list[str]] = {}
+    for task, level in suites.chosen_tasks(build_env(config), split="held-out", count=None):
+        if (task, level) not in gate:
+            by_level.setdefault(level, []).append(task)
+    return [(task, level) for level, tasks in by_level.items() for task in tasks[skip : skip + count]]
 
 
 async def evaluated(config: Config, name: str, plan: Plan) -> dict[str, Rates]:
-    """Success by rung on held-out tasks, at each temperature."""
+    """Success by level on held-out tasks, at each temperature."""
     tasks = measured_tasks(config, plan.count, plan.skip)
     found: dict[str, Rates] = {}
     async with models.open_model(config, name) as model:
@@ -132,7 +132,7 @@ async def evaluated(config: Config, name: str, plan: Plan) -> dict[str, Rates]:
                 parallel=plan.parallel,
                 done=lambda _: None,
             )
-            found[f"{temperature:g}"] = suites.by_rung(played)
+            found[f"{temperature:g}"] = suites.by_level(played)
     return found
 
 
@@ -250,7 +250,7 @@ async def ended(words: Sequence[str], place: set[int]) -> int:
 
 
 def report(out: Path) -> None:
-    """By setting: success by rung before and after over all seeds, and the ratio to the untrained model."""
+    """By setting: success by level before and after over all seeds, and the ratio to the untrained model."""
     runs = [json.loads(file.read_text()) for file in sorted(out.glob("*.json"))]
     done = [run for run in runs if run.get("after")]
     for setting in dict.fromkeys(run["setting"] for run in done):
@@ -261,11 +261,11 @@ def report(out: Path) -> None:
 
 
 def table(runs: Sequence[Mapping[str, Any]], setting: str, temperature: str) -> list[str]:
-    """By rung: success before and after over all seeds, with intervals."""
+    """By level: success before and after over all seeds, with intervals."""
     lines = [f"| {setting}, temperature {temperature} | before | after |", "|---|---|---|"]
-    for rung in runs[0]["before"][temperature]:
-        cells = [_pooled([run[when][temperature][rung] for run in runs]) for when in ("before", "after")]
-        lines.append(f"| {rung} | {cells[0]} | {cells[1]} |")
+    for level in runs[0]["before"][temperature]:
+        cells = [_pooled([run[when][temperature][level] for run in runs]) for when in ("before", "after")]
+        lines.append(f"| {level} | {cells[0]} | {cells[1]} |")
     return lines
 
 
@@ -307,9 +307,9 @@ def main() -> None:
     parser.add_argument("--group", nargs="+", type=int, help="episodes of a task to compare")
     parser.add_argument("--steps", type=int, default=15, help="optimiser steps of a run")
     parser.add_argument("--minutes", type=float, default=15.0, help="longest that a run may train")
-    parser.add_argument("--count", type=int, default=8, help="held-out tasks of each rung")
+    parser.add_argument("--count", type=int, default=8, help="held-out tasks of each level")
     parser.add_argument(
-        "--skip", type=int, default=0, help="held-out tasks of each rung left out: settings were tuned on them"
+        "--skip", type=int, default=0, help="held-out tasks of each level left out: settings were tuned on them"
     )
     parser.add_argument("--temperatures", nargs="+", type=float, default=[0.0, 1.0])
     parser.add_argument("--parallel", type=int, default=16, help="episodes of an evaluation at once")

@@ -18,7 +18,7 @@ class Refused(FakeEnv):
     def held_out(self) -> Sequence[str]:
         return ()
 
-    def rung(self, task: str) -> str:
+    def level(self, task: str) -> str:
         return task
 
     def instruction(self, task: str) -> str:

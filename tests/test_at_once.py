@@ -13,7 +13,7 @@ from openclaw_rl.envs.episodes import Episodes, EpisodeSettings
 from openclaw_rl.envs.pool.leases import EnvPool, EventLog
 from openclaw_rl.envs.pool.remote import PooledEnv
 from openclaw_rl.envs.schedule import Episode, Rounds
-from openclaw_rl.envs.terminal.env import ladder
+from openclaw_rl.envs.terminal.env import curriculum
 from openclaw_rl.envs.toolcall.env import toolcall
 from openclaw_rl.ports import Env
 from openclaw_rl.testing import FakeChatClient
@@ -22,15 +22,15 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 GIVEN: dict[str, Any] = {
     "form": "text",
     "examples": None,
-    "rungs": (),
-    "per_rung": 4,
+    "levels": (),
+    "per_level": 4,
     "output_chars": 200,
     "step_votes": False,
 }
 
 
 def terminal() -> Env:
-    return ladder(sandbox=SETTINGS, **GIVEN)
+    return curriculum(sandbox=SETTINGS, **GIVEN)
 
 
 def calls() -> Env:

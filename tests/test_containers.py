@@ -87,7 +87,7 @@ def cache(tmp_path: Path) -> Path:
 
 
 def made(folder: Path, cache: Path) -> HarborEnv:
-    given: dict[str, Any] = {"form": "text", "examples": None, "rungs": (), "output_chars": 400, "step_votes": False}
+    given: dict[str, Any] = {"form": "text", "examples": None, "levels": (), "output_chars": 400, "step_votes": False}
     return harbor(sandbox=SETTING, folder=folder, cache_dir=cache, **given)
 
 

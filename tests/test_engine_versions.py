@@ -10,7 +10,7 @@ import pytest
 from engines import engine, model, reply, started, version
 from fakes.engines import FakeEngine
 
-from openclaw_rl.backends.engines import weights as shelf
+from openclaw_rl.backends.engines import weights as engine_weights
 from openclaw_rl.backends.fake import logprob
 from openclaw_rl.errors import FatalRequest, ModelRefused, RequestError
 from openclaw_rl.types import Sampling, Version
@@ -42,8 +42,8 @@ async def test_a_version_answers_beside_another_and_by_its_number(
 async def test_each_load_has_a_name_and_a_folder_of_its_own_and_the_old_is_let_go(
     engine: FakeEngine, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shelf, "GRACE", 0.0)
-    monkeypatch.setattr(shelf, "SPARE", 0)
+    monkeypatch.setattr(engine_weights, "GRACE", 0.0)
+    monkeypatch.setattr(engine_weights, "SPARE", 0)
     engine.pause = 0.01
     async with started(engine, model, tmp_path) as policy:
         await policy.load(version(1, tmp_path, "one"))
@@ -80,7 +80,7 @@ async def test_folders_of_another_process_stay_and_those_of_an_ended_one_go(
 async def test_streams_across_versions_fail_never_and_mix_never(
     engine: FakeEngine, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shelf, "SPARE", 0)
+    monkeypatch.setattr(engine_weights, "SPARE", 0)
     asked = []
     async with started(engine, model, tmp_path) as policy:
         for number in range(1, 11):

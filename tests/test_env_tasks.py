@@ -1,4 +1,4 @@
-"""Audits, evaluation by rung, and the commands: no task trains that is broken or held out."""
+"""Audits, evaluation by level, and the commands: no task trains that is broken or held out."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from openclaw_rl.envs.episodes import Episodes, EpisodeSettings
 from openclaw_rl.envs.evaluation import play_each
 from openclaw_rl.envs.schedule import Curriculum, Episode, GroupBook
 from openclaw_rl.errors import ConfigError, EnvFailed, NothingToPlay
-from openclaw_rl.evals.suites import ModelReply, by_rung, chosen_tasks, lines, play_tasks
+from openclaw_rl.evals.suites import ModelReply, by_level, chosen_tasks, lines, play_tasks
 from openclaw_rl.ports import GateDecision, Observation, SupportsTaskSets
 from openclaw_rl.store import LedgerReader
 from openclaw_rl.testing import FakeChatClient, FakeEnv, TemporaryLedger, running_app, until
@@ -51,7 +51,7 @@ class Spelling(FakeEnv):
     def held_out(self) -> Sequence[str]:
         return ("spare",)
 
-    def rung(self, task: str) -> str:
+    def level(self, task: str) -> str:
         return "short" if len(task) == 3 else "long"
 
     def instruction(self, task: str) -> str:
@@ -181,7 +181,7 @@ def test_instructions_that_differ_by_a_word_of_many_are_near_duplicates() -> Non
     assert near_duplicates(["say ant", f"{text} now"], ["say bee", text]) == [(1, 1)]
 
 
-async def test_success_is_told_by_rung_with_intervals_and_failures_apart() -> None:
+async def test_success_is_told_by_level_with_intervals_and_failures_apart() -> None:
     async def model(prompt: Prompt, sampling: Sampling) -> ModelReply:
         return ModelReply(text="ant")
 
@@ -189,8 +189,8 @@ async def test_success_is_told_by_rung_with_intervals_and_failures_apart() -> No
     assert tasks == [("ant", "short"), ("rotten", "long"), ("lost", "long")]
     sampling = Sampling(temperature=0.0, max_tokens=8)
     options = {"seeds": (0, 1), "sampling": sampling, "max_steps": 3, "parallel": 2, "done": lambda _: None}
-    found = by_rung(await play_tasks(model, Spelling, tasks, **options))  # type: ignore[arg-type]
-    assert [(rung, one["solved"], one["of"], one["failed"]) for rung, one in found.items()] == [
+    found = by_level(await play_tasks(model, Spelling, tasks, **options))  # type: ignore[arg-type]
+    assert [(level, one["solved"], one["of"], one["failed"]) for level, one in found.items()] == [
         ("short", 2, 2, 0),
         ("long", 0, 2, 2),
         ("all", 2, 4, 2),
@@ -252,19 +252,19 @@ async def test_every_reply_is_drawn_by_itself_and_the_same_again() -> None:
 
 
 def typed(tmp_path: Path, *words: str) -> str:
-    sets = [word for one in (*FAKES, "env.per_rung=2") for word in ("--set", one)]
+    sets = [word for one in (*FAKES, "env.per_level=2") for word in ("--set", one)]
     done = CliRunner().invoke(cli, ["envs", *words, "--run-dir", str(tmp_path / "run"), *sets], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return done.output
 
 
 def test_the_commands_list_audit_and_evaluate_an_environment(tmp_path: Path) -> None:
-    one = ("--env", "toolcall", "--set", 'env.rungs=["timer", "sums"]')
+    one = ("--env", "toolcall", "--set", 'env.levels=["timer", "sums"]')
     assert "  timer                    2 train,     1 held out, 0 audited" in typed(tmp_path, "list", *one)
     assert "toolcall: 6 of 6 tasks admitted (4 train, 2 held out)" in typed(tmp_path, "audit", *one)
     listed = json.loads(typed(tmp_path, "list", "--json", *one))
-    assert [rung["audited"] for rung in listed["rungs"].values()] == [3, 3]
-    shown = typed(tmp_path, "list", "--task", listed["rungs"]["timer"]["train"][0], "--set", "env.form=text", *one)
+    assert [level["audited"] for level in listed["levels"].values()] == [3, 3]
+    shown = typed(tmp_path, "list", "--task", listed["levels"]["timer"]["train"][0], "--set", "env.form=text", *one)
     assert shown.count("set_timer(minutes=") == 3, "two solved tasks, and the gold solution of this one"
     said = typed(tmp_path, "eval", "--model-path", "fake", "--json", str(tmp_path / "found.json"), *one)
     assert re.search(r"^ +greedy +temperature 1$", said, flags=re.MULTILINE)
@@ -335,7 +335,7 @@ def test_the_status_of_a_run_has_the_greedy_share_before_the_sampled_ones(tmp_pa
 
 
 def test_an_audit_takes_so_many_tasks_of_the_levels_that_are_named(tmp_path: Path) -> None:
-    three = ("--env", "toolcall", "--set", 'env.rungs=["timer", "sums", "light"]')
+    three = ("--env", "toolcall", "--set", 'env.levels=["timer", "sums", "light"]')
     said = typed(tmp_path, "audit", "--count", "1", "--level", "timer", "--level", "light", *three)
     assert "toolcall: 4 of 4 tasks admitted (2 train, 2 held out)" in said
     assert "light                    2 train,     1 held out, 2 audited" in typed(tmp_path, "list", *three)
@@ -348,7 +348,7 @@ def test_an_audit_takes_so_many_tasks_of_the_levels_that_are_named(tmp_path: Pat
 @pytest.mark.slow
 async def test_a_run_learns_from_a_terminal_and_only_from_tasks_that_passed_their_audit(tmp_path: Path) -> None:
     reply = "```bash\\necho canyon\\n```"
-    sets = ("env.type=terminal", 'env.rungs=["print-word"]', "env.per_rung=2", "env.form=text", "env.parallel=2")
+    sets = ("env.type=terminal", 'env.levels=["print-word"]', "env.per_level=2", "env.form=text", "env.parallel=2")
     more = ("train.num_rollouts_per_prompt=1", "train.batch_size=2", f'policy.options={{reply="{reply}"}}')
     async with running_app(tmp_path / "run", *sets, *more) as run:
         await until(lambda: run.ledger.counts()["trained"] >= 4)
@@ -357,7 +357,7 @@ async def test_a_run_learns_from_a_terminal_and_only_from_tasks_that_passed_thei
 
 
 async def test_the_gate_has_versions_play_tasks_that_never_train(tmp_path: Path) -> None:
-    config = fake_config(tmp_path, "env.type=toolcall", 'env.rungs=["timer", "sums", "light"]', "gate.tasks=4")
+    config = fake_config(tmp_path, "env.type=toolcall", 'env.levels=["timer", "sums", "light"]', "gate.tasks=4")
     tasks = held_out_tasks(config)
     assert tasks is not None
     version = Version(number=0, parent=None, base="fake")
@@ -367,6 +367,6 @@ async def test_the_gate_has_versions_play_tasks_that_never_train(tmp_path: Path)
     env = build_env(config)
     assert isinstance(env, SupportsTaskSets)
     assert set(found) <= set(env.held_out())
-    assert sorted(env.rung(task) for task in found) == ["light", "light", "sums", "timer"]
+    assert sorted(env.level(task) for task in found) == ["light", "light", "sums", "timer"]
     assert not any(found.values()), "the fake policy calls nothing"
     assert held_out_tasks(fake_config(tmp_path, "env.type=toolcall", "gate.tasks=0")) is None

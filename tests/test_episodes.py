@@ -227,18 +227,18 @@ def played(schedule: Curriculum, solved: Callable[[str, int], bool], groups: int
 
 
 def mixed(task: str, place: int) -> bool:
-    """Rung ``hard`` is never solved, ``easy`` always, all others every other time."""
+    """Level ``hard`` is never solved, ``easy`` always, all others every other time."""
     return task.startswith("easy") or (not task.startswith("hard") and place == 0)
 
 
 TASKS = ("easy/0", "mid/0", "hard/0", "easy/1", "mid/1", "hard/1")
 
 
-def test_rungs_that_are_always_or_never_solved_rest_and_come_back() -> None:
+def test_levels_that_are_always_or_never_solved_rest_and_come_back() -> None:
     order = played(Curriculum(TASKS, group_size=2, seed=0, book=GroupBook(), resting=True), mixed, 24)
     assert order[:6] == ["easy/0", "mid/0", "hard/0", "easy/1", "mid/1", "hard/1"]
-    assert [order.count(rung) for rung in ("mid/0", "mid/1")] == [7, 7], "what teaches is played most"
-    assert [sum(task.startswith(rung) for task in order) for rung in ("easy", "hard")] == [5, 5]
+    assert [order.count(level) for level in ("mid/0", "mid/1")] == [7, 7], "what teaches is played most"
+    assert [sum(task.startswith(level) for task in order) for level in ("easy", "hard")] == [5, 5]
     assert {"easy/0", "easy/1"} <= set(order[6:]), "and whether it still holds is seen now and then"
 
 

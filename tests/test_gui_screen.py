@@ -164,7 +164,7 @@ def test_a_solution_names_what_an_agent_would_name() -> None:
 
 
 def test_a_laptop_learns_four_pages_and_is_measured_on_two_that_never_train() -> None:
-    pages = load(preset="cpu-env,cpu-gui", environ={}).config.env.rungs
+    pages = load(preset="cpu-env,cpu-gui", environ={}).config.env.levels
     by_split = {split: {page for page in pages if page_split(page) == split} for split in ("train", "held-out")}
     assert by_split["held-out"] == {"click-link", "click-test-2"}
     assert by_split["train"] == {"click-button", "click-dialog", "click-dialog-2", "click-tab"}

@@ -63,7 +63,7 @@ def rooms(tmp_path: Path) -> Path:
 
 
 def make_env(id: str | None, **given: Any) -> GymnasiumEnv:
-    return GymnasiumEnv(**{"id": id, "form": "text", "per_rung": 10, "output_chars": 500, **given})
+    return GymnasiumEnv(**{"id": id, "form": "text", "per_level": 10, "output_chars": 500, **given})
 
 
 ONE = {"lowest": -1, "highest": 1}

@@ -17,7 +17,7 @@ from openclaw_rl.errors import ConfigError
 from openclaw_rl.types import Message
 
 pytestmark = pytest.mark.anyio
-GIVEN: dict[str, Any] = {"form": "text", "examples": None, "rungs": (), "output_chars": 400, "step_votes": False}
+GIVEN: dict[str, Any] = {"form": "text", "examples": None, "levels": (), "output_chars": 400, "step_votes": False}
 
 
 @pytest.fixture(scope="session")

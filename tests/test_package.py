@@ -21,7 +21,7 @@ from packaging.utils import canonicalize_name as plain
 import openclaw_rl
 from openclaw_rl.app import checks
 from openclaw_rl.plugins import files as plugin_files
-from openclaw_rl.versions import shelf
+from openclaw_rl.versions import artifact_store
 from scripts import check_wheel, release
 
 ROOT = Path(__file__).parents[1]
@@ -76,7 +76,7 @@ def test_the_extra_of_an_error_brings_the_package_that_is_missing() -> None:
 def test_the_extras_that_are_looked_up_bring_the_package_that_is_missing() -> None:
     looked_up = {
         *plugin_files._EXTRA_OF.items(),
-        *shelf._EXTRAS.values(),
+        *artifact_store._EXTRAS.values(),
         *((name, "local") for name in checks.LOCAL_PACKAGES),
         *((name, name) for name in ("tensorboard", "trackio", "wandb", checks.CLOUD)),
     }

@@ -29,8 +29,8 @@ from openclaw_rl.envs.play.journal import PlayJournal, PlayPlan, resumed
 from openclaw_rl.envs.play.player import INSIDE, AgentPlayer, PlayedEpisode, PlaySettings
 from openclaw_rl.envs.play.programs import SupportsAgents, find_program
 from openclaw_rl.envs.sandbox import open_sandbox
-from openclaw_rl.envs.terminal.env import TerminalEnv, ladder
-from openclaw_rl.envs.terminal.ladder import LADDER, in_files
+from openclaw_rl.envs.terminal.curriculum import CURRICULUM, in_files
+from openclaw_rl.envs.terminal.env import TerminalEnv, curriculum
 from openclaw_rl.envs.toolcall.env import toolcall
 from openclaw_rl.errors import BackendDown, ConfigError, OpenClawError, RequestError, TaskRefused
 from openclaw_rl.ports import AgentCommand
@@ -72,12 +72,12 @@ print("keys:", [name for name, value in os.environ.items() if "the-key" in value
 
 
 def make_env(**given: Any) -> TerminalEnv:
-    names = {"form": "text", "examples": None, "rungs": (), "per_rung": 2, "output_chars": 200, "step_votes": False}
-    return ladder(**{"sandbox": SETTINGS, **names, **given})
+    names = {"form": "text", "examples": None, "levels": (), "per_level": 2, "output_chars": 200, "step_votes": False}
+    return curriculum(**{"sandbox": SETTINGS, **names, **given})
 
 
 def solving(prompt: Any) -> str:
-    return LADDER.task("write-word/0").gold[0] if len(prompt.messages) == 1 else "A title"
+    return CURRICULUM.task("write-word/0").gold[0] if len(prompt.messages) == 1 else "A title"
 
 
 @pytest.fixture
@@ -360,11 +360,11 @@ def test_a_play_is_resumed_by_the_same_agent_on_the_same_tasks_and_knows_what_is
 # --- tasks for programs
 
 
-def test_tasks_are_chosen_by_rung_or_id_and_only_of_the_split_that_is_meant() -> None:
+def test_tasks_are_chosen_by_level_or_id_and_only_of_the_split_that_is_meant() -> None:
     env = make_env()
     assert isinstance(env, SupportsAgents)
     assert chosen(env, ["copy-file", "sort-file/0"], split="train", count=1) == ["copy-file/0", "sort-file/0"]
-    assert len(chosen(env, (), split="train", count=1)) == len(LADDER.rungs)
+    assert len(chosen(env, (), split="train", count=1)) == len(CURRICULUM.levels)
     held = env.held_out()[0]
     assert chosen(env, [held], split="held-out", count=None) == [held]
     with pytest.raises(ConfigError, match=f"--tasks {held}: no such level or task is train; levels: print-word"):
@@ -372,18 +372,20 @@ def test_tasks_are_chosen_by_rung_or_id_and_only_of_the_split_that_is_meant() ->
 
 
 def test_an_environment_whose_checks_are_not_in_files_offers_programs_nothing() -> None:
-    env = toolcall(tools_config=None, form="text", examples=0, rungs=(), per_rung=1, output_chars=100, step_votes=False)
+    env = toolcall(
+        tools_config=None, form="text", examples=0, levels=(), per_level=1, output_chars=100, step_votes=False
+    )
     assert not isinstance(env, SupportsAgents)
 
 
 @needs_sandbox
 @pytest.mark.slow
-@pytest.mark.parametrize("rung", LADDER.rungs)
-async def test_on_every_rung_a_program_can_do_in_files_what_a_shell_would_print(rung: str) -> None:
-    env = make_env(rungs=(rung,))
-    task = await env.hand_over(f"{rung}/0", seed=0)
+@pytest.mark.parametrize("level", CURRICULUM.levels)
+async def test_on_every_level_a_program_can_do_in_files_what_a_shell_would_print(level: str) -> None:
+    env = make_env(levels=(level,))
+    task = await env.hand_over(f"{level}/0", seed=0)
     assert await env.outcome() == -1.0
-    for command in in_files(LADDER.task(f"{rung}/0")).gold:
+    for command in in_files(CURRICULUM.task(f"{level}/0")).gold:
         await task.sandbox.run(["bash", "-c", command], cwd=task.cwd)
     assert await env.outcome() == 1.0
     await env.close()
@@ -407,8 +409,8 @@ async def test_folders_of_this_machine_that_are_shown_are_no_part_of_a_task(tmp_
 
     env = make_env()
     task = await env.hand_over("delete-file/0", seed=0)
-    await task.sandbox.run(["sh", "-c", f"{LADDER.task('delete-file/0').gold[0]}; mkdir -p /root/.tools/node"])
-    [check] = LADDER.task("delete-file/0").checks
+    await task.sandbox.run(["sh", "-c", f"{CURRICULUM.task('delete-file/0').gold[0]}; mkdir -p /root/.tools/node"])
+    [check] = CURRICULUM.task("delete-file/0").checks
     assert isinstance(check, Holds)
     state = FinalState(sandbox=task.sandbox, printed="")
     assert not await check.met(state)

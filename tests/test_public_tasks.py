@@ -18,7 +18,7 @@ from openclaw_rl.errors import ConfigError
 from openclaw_rl.types import Message, ToolCall
 
 pytestmark = pytest.mark.anyio
-GIVEN: dict[str, Any] = {"form": "text", "examples": None, "rungs": (), "output_chars": 400, "step_votes": False}
+GIVEN: dict[str, Any] = {"form": "text", "examples": None, "levels": (), "output_chars": 400, "step_votes": False}
 
 
 def put(place: Path, text: str | list[Any], *, lines: bool = False) -> None:
@@ -164,7 +164,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(tmp_path)
 
 
-RUNGS: dict[str, Any] = {**GIVEN, "form": "tools", "rungs": ("simple_python", "multi_turn_base")}
+LEVELS: dict[str, Any] = {**GIVEN, "form": "tools", "levels": ("simple_python", "multi_turn_base")}
 
 
 def add(by: int) -> Message:
@@ -172,14 +172,14 @@ def add(by: int) -> Message:
 
 
 async def test_bfcl_gold_scores_1_and_nothing_minus_1(package: str) -> None:
-    env = bfcl(folder=Path(package), **RUNGS)
+    env = bfcl(folder=Path(package), **LEVELS)
     for task in ("simple_python/0", "multi_turn_base/0"):
         found = await audit_task(lambda: env, task)
         assert (task, found.gold, found.nothing) == (task, 1.0, -1.0)
 
 
 async def test_a_user_asks_one_thing_after_the_other_and_all_must_be_right(package: str) -> None:
-    env = bfcl(folder=Path(package), **RUNGS)
+    env = bfcl(folder=Path(package), **LEVELS)
     await env.reset("multi_turn_base/0", seed=0)
     assert (await env.step(add(2))).messages[0].content == '{"count": 3}'
     asked = await env.step(say("It is three now."))

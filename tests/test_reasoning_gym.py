@@ -6,7 +6,7 @@ import pytest
 from sandboxes import needs_sandbox
 
 from openclaw_rl.envs.audit import audit_task
-from openclaw_rl.envs.ladders import split_of
+from openclaw_rl.envs.curricula import split_of
 from openclaw_rl.envs.toolcall.env import ToolCallEnv
 from openclaw_rl.envs.toolcall.reasoning import DEFAULT, reasoning_gym
 from openclaw_rl.errors import ConfigError
@@ -16,8 +16,10 @@ pytest.importorskip("reasoning_gym", reason="pip install reasoning-gym, in an en
 pytestmark = pytest.mark.anyio
 
 
-def make_env(rungs: tuple[str, ...] = (), per_rung: int = 4) -> ToolCallEnv:
-    return reasoning_gym(form="text", examples=None, rungs=rungs, per_rung=per_rung, output_chars=400, step_votes=False)
+def make_env(levels: tuple[str, ...] = (), per_level: int = 4) -> ToolCallEnv:
+    return reasoning_gym(
+        form="text", examples=None, levels=levels, per_level=per_level, output_chars=400, step_votes=False
+    )
 
 
 def say(text: str) -> Message:
@@ -27,15 +29,15 @@ def say(text: str) -> Message:
 def test_each_generator_gives_tasks_that_are_the_same_every_time_and_split_by_what_they_ask() -> None:
     env, again = make_env(), make_env()
     assert env.tasks() == again.tasks()
-    assert {env.rung(task) for task in env.tasks()} == {env.rung(task) for task in env.held_out()} == set(DEFAULT)
+    assert {env.level(task) for task in env.tasks()} == {env.level(task) for task in env.held_out()} == set(DEFAULT)
     assert [env.instruction(task) for task in env.tasks()] == [again.instruction(task) for task in env.tasks()]
     assert {split_of(env.instruction(task)) for task in env.tasks()} == {"train"}
     assert {split_of(env.instruction(task)) for task in env.held_out()} == {"held-out"}
 
 
-@pytest.mark.parametrize("rung", DEFAULT)
-async def test_the_audit_admits_every_generator_that_is_taken_unasked(rung: str) -> None:
-    env = make_env((rung,))
+@pytest.mark.parametrize("level", DEFAULT)
+async def test_the_audit_admits_every_generator_that_is_taken_unasked(level: str) -> None:
+    env = make_env((level,))
     for task in (*env.tasks(), *env.held_out()):
         found = await audit_task(lambda: env, task)
         assert (task, found.gold, found.nothing) == (task, 1.0, -1.0)

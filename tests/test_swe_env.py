@@ -88,7 +88,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def make_env(folder: Path | None, **given: Any) -> SweEnv:
-    names: dict[str, Any] = {"form": "text", "rungs": (), "output_chars": 2000, "cache_dir": Path("/nonexistent")}
+    names: dict[str, Any] = {"form": "text", "levels": (), "output_chars": 2000, "cache_dir": Path("/nonexistent")}
     return swe(**{"swe_bench_path": folder, "sandbox": SETTINGS, **names, **given})
 
 
@@ -111,7 +111,7 @@ def test_it_keeps_the_ports_and_reads_rows_as_swe_bench_writes_them(bench: Path)
     for port in (Env, SupportsOutcome, SupportsTaskSets, SupportsAgents):
         assert isinstance(env, port)
     assert (env.tasks(), env.held_out()) == ([TASK], [])
-    assert (env.rung(TASK), env.instruction(TASK)) == ("tiny__shapes", "The area of a rectangle is wrong.")
+    assert (env.level(TASK), env.instruction(TASK)) == ("tiny__shapes", "The area of a rectangle is wrong.")
     assert read_instances(bench)[0].failing == FAILING, "a list that is JSON text is read as one"
 
 
@@ -144,8 +144,8 @@ def test_what_is_missing_or_misspelt_is_named_with_the_remedy(bench: Path, tmp_p
         make_env(None)
     with pytest.raises(ConfigError, match=r"contains neither instances.json nor .* envs make-swe"):
         make_env(tmp_path)
-    with pytest.raises(ConfigError, match="no rung 'x' in swe; known: tiny__shapes"):
-        make_env(bench, rungs=("x",))
+    with pytest.raises(ConfigError, match="no level 'x' in swe; known: tiny__shapes"):
+        make_env(bench, levels=("x",))
     (tmp_path / "instances.json").write_bytes((bench / "instances.json").read_bytes())
     (tmp_path / "environments.json").write_text('{"tiny/shapes": {"interpeter": "x"}}')
     with pytest.raises(ConfigError, match="each repository may have: interpreter, python, packages, pytest"):

@@ -1,4 +1,4 @@
-"""The tool-call environment: calls as tools or as text, the ladder, and tools and tasks of a user's own."""
+"""The tool-call environment: calls as tools or as text, the curriculum, and tools and tasks of a user's own."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from sandboxes import needs_sandbox
 
-from openclaw_rl.envs.ladders import split_of
+from openclaw_rl.envs.curricula import split_of
+from openclaw_rl.envs.toolcall.curriculum import CURRICULUM
 from openclaw_rl.envs.toolcall.env import ToolCallEnv, toolcall
-from openclaw_rl.envs.toolcall.ladder import LADDER
-from openclaw_rl.envs.toolcall.sources import LadderSource
+from openclaw_rl.envs.toolcall.sources import CurriculumSource
 from openclaw_rl.envs.toolcall.tools_config import KNOWN, written_calls
 from openclaw_rl.errors import ConfigError, EnvFailed
 from openclaw_rl.ports import Env, Observation, SupportsOutcome, SupportsTaskSets
@@ -28,8 +28,8 @@ def make_env(**given: Any) -> ToolCallEnv:
         "tools_config": None,
         "form": "text",
         "examples": None,
-        "rungs": (),
-        "per_rung": 4,
+        "levels": (),
+        "per_level": 4,
         "output_chars": 400,
         "step_votes": False,
     }
@@ -54,8 +54,8 @@ async def played(env: ToolCallEnv, task: str, replies: Sequence[Message]) -> Obs
     return seen
 
 
-def test_it_keeps_the_ports_and_splits_its_ladder_by_what_is_asked() -> None:
-    env = make_env(per_rung=40)
+def test_it_keeps_the_ports_and_splits_its_curriculum_by_what_is_asked() -> None:
+    env = make_env(per_level=40)
     assert isinstance(env, Env)
     assert isinstance(env, SupportsOutcome)
     assert isinstance(env, SupportsTaskSets)
@@ -83,9 +83,9 @@ def test_a_call_is_read_from_text_and_nothing_of_it_is_run(reply: str, calls: li
 
 @needs_sandbox
 @pytest.mark.parametrize("form", ["text", "tools"])
-@pytest.mark.parametrize("rung", LADDER.rungs)
-async def test_on_every_rung_gold_scores_1_and_anothers_gold_minus_1(rung: str, form: str) -> None:
-    env = make_env(rungs=(rung,), per_rung=2, form=form)
+@pytest.mark.parametrize("level", CURRICULUM.levels)
+async def test_on_every_level_gold_scores_1_and_anothers_gold_minus_1(level: str, form: str) -> None:
+    env = make_env(levels=(level,), per_level=2, form=form)
     first, second = env.tasks()
     seen = await played(env, first, env.gold(first))
     assert (seen.done, seen.reward) == (True, 1.0)
@@ -93,11 +93,11 @@ async def test_on_every_rung_gold_scores_1_and_anothers_gold_minus_1(rung: str, 
     await env.close()
 
 
-@pytest.mark.parametrize("rung", LADDER.rungs)
-def test_examples_call_what_the_task_offers_and_more_than_one_tool_of_it(rung: str) -> None:
-    source = LadderSource(rungs=(rung,), per_rung=20)
+@pytest.mark.parametrize("level", CURRICULUM.levels)
+def test_examples_call_what_the_task_offers_and_more_than_one_tool_of_it(level: str) -> None:
+    source = CurriculumSource(levels=(level,), per_level=20)
     for task in (*source.ids("train"), *source.ids("held-out")):
-        asked, shown = LADDER.task(task), source.begin(task, examples=2).examples
+        asked, shown = CURRICULUM.task(task), source.begin(task, examples=2).examples
         assert len(shown) == 2
         assert asked.instruction not in [instruction for instruction, _ in shown]
         called = [
@@ -105,12 +105,12 @@ def test_examples_call_what_the_task_offers_and_more_than_one_tool_of_it(rung: s
         ]
         assert all(tools and tools <= set(asked.tools) for tools in called)
         can_be_asked = set(asked.tools) & {"set_timer", "get_weather", "add", "turn_light"}
-        if rung.startswith("choose") and len(can_be_asked) > 1:
+        if level.startswith("choose") and len(can_be_asked) > 1:
             assert called[0] != called[1]
 
 
 async def test_what_is_wanted_must_be_done_once_and_nothing_else() -> None:
-    env = make_env(form="tools", rungs=("two-calls",), per_rung=1)
+    env = make_env(form="tools", levels=("two-calls",), per_level=1)
     [task] = env.tasks()
     right, _ = env.gold(task)
     twice = await played(env, task, [right, right])
@@ -120,7 +120,7 @@ async def test_what_is_wanted_must_be_done_once_and_nothing_else() -> None:
 
 
 async def test_what_was_looked_up_is_the_next_state_and_a_wrong_call_says_why() -> None:
-    env = make_env(form="tools", rungs=("look-up-first",), per_rung=1)
+    env = make_env(form="tools", levels=("look-up-first",), per_level=1)
     [task] = env.tasks()
     prompt = await env.reset(task, seed=0)
     assert [tool.name for tool in prompt.tools] == ["find_contact", "send_email"]

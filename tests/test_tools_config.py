@@ -58,8 +58,8 @@ def made(folder: Path, *tools: dict[str, Any]) -> ToolCallEnv:
     given: dict[str, Any] = {
         "form": "tools",
         "examples": None,
-        "rungs": (),
-        "per_rung": 1,
+        "levels": (),
+        "per_level": 1,
         "output_chars": 400,
         "step_votes": False,
     }

@@ -21,7 +21,7 @@ MARK = f"7{os.getpid()}"
 def test_an_interrupt_waits_for_no_command_of_an_episode_and_leaves_no_process(tmp_path: Path) -> None:
     """An end that waited for the commands under way would take hours; `System.interrupt` gives it a minute."""
     reply = f"```bash\\nsleep {MARK}\\n```"
-    sets = ("env.type=terminal", 'env.rungs=["print-word"]', "env.per_rung=2", "env.form=text", "env.parallel=4")
+    sets = ("env.type=terminal", 'env.levels=["print-word"]', "env.per_level=2", "env.form=text", "env.parallel=4")
     system = System(
         tmp_path, *sets, "env.sandbox.command_seconds=86400", "gate.tasks=0", f'policy.options={{reply="{reply}"}}'
     )

@@ -114,7 +114,7 @@ async def last_of(env: Env, task: str, replies: Sequence[Message]) -> Observatio
 
 def harbor_env(folder: Path, cache: Path, script: str | None) -> HarborEnv:
     put_task(folder, "upper", script=script)
-    given: dict[str, Any] = {"form": "text", "examples": None, "rungs": (), "output_chars": 400, "step_votes": False}
+    given: dict[str, Any] = {"form": "text", "examples": None, "levels": (), "output_chars": 400, "step_votes": False}
     return harbor(sandbox=SETTINGS, folder=folder, cache_dir=cache, **given)
 
 

@@ -39,7 +39,7 @@ from openclaw_rl.app.factories import (
     generate_directly,
     served_versions,
     sharing_note,
-    shelve_versions,
+    store_artifacts,
     trainer_of,
     when_ready,
 )
@@ -213,7 +213,7 @@ class App:
         train = self.config.train
         directory = train.save_dir or self.config.run.dir / "versions"
         checkpoints.claim(directory, run=self.config.run.dir, known=ledger.versions())
-        shelve_versions(self.config, ledger)
+        store_artifacts(self.config, ledger)
         return TrainLoop(
             ledger,
             self.trainer,

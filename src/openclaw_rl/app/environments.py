@@ -190,8 +190,8 @@ def build_env(config: Config, *, sandbox: SandboxSettings | None = None) -> Env:
         "form": action_form(config),
         "examples": env.examples,
         "step_votes": env.step_votes,
-        "rungs": env.rungs,
-        "per_rung": env.per_rung,
+        "levels": env.levels,
+        "per_level": env.per_level,
         "output_chars": env.output_chars,
         "screenshot_backend": env.screenshot_backend,
         "screenshots": env.screenshots,
@@ -254,9 +254,9 @@ async def audit_all(
     env, book = build_env(config), audit_book(config)
     if not isinstance(env, SupportsTaskSets):
         raise ConfigError(
-            f"environment {config.env.type} cannot be audited", remedy="give it held_out, rung, instruction and gold"
+            f"environment {config.env.type} cannot be audited", remedy="give it held_out, level, instruction and gold"
         )
-    chosen = _of_levels({env.rung(task) for task in (*env.tasks(), *env.held_out())}, levels)
+    chosen = _of_levels({env.level(task) for task in (*env.tasks(), *env.held_out())}, levels)
     trained, held_out = (_of_each(env, tasks, chosen, count) for tasks in (env.tasks(), env.held_out()))
     room = asyncio.Semaphore(config.env.parallel)
 
@@ -311,7 +311,7 @@ def _of_each(env: SupportsTaskSets, tasks: Sequence[str], levels: set[str], coun
     """Return the first ``count`` tasks in each of these levels, in task order."""
     by_level: dict[str, list[str]] = {}
     for task in tasks:
-        by_level.setdefault(env.rung(task), []).append(task)
+        by_level.setdefault(env.level(task), []).append(task)
     selected = {task for level in levels for task in by_level.get(level, ())[:count]}
     return [task for task in tasks if task in selected]
 
@@ -375,13 +375,13 @@ def _chosen(config: Config) -> list[tuple[str, str]]:
     """Return ``gate.tasks`` tasks, from each level in turn, the same for every version."""
     env = build_env(config)
     assert isinstance(env, SupportsTaskSets)
-    by_rung: dict[str, list[str]] = {}
+    by_level: dict[str, list[str]] = {}
     for task in env.held_out():
-        by_rung.setdefault(env.rung(task), []).append(task)
-    for tasks in by_rung.values():
+        by_level.setdefault(env.level(task), []).append(task)
+    for tasks in by_level.values():
         random.Random(config.run.seed).shuffle(tasks)
-    ranked = sorted((place, rung, task) for rung, tasks in by_rung.items() for place, task in enumerate(tasks))
-    return [(task, rung) for _, rung, task in ranked[: config.gate.tasks]]
+    ranked = sorted((place, level, task) for level, tasks in by_level.items() for place, task in enumerate(tasks))
+    return [(task, level) for _, level, task in ranked[: config.gate.tasks]]
 
 
 def read_reply(raw: str, tool_format: str) -> Message:

@@ -23,7 +23,7 @@ from openclaw_rl.losses.settings import ADVANTAGES, SCORES_ALONE, AdvantageRule
 from openclaw_rl.ports import Generate, Policy, ReportsRunner, StepResult, Stream, SupportsSleep, Trainer
 from openclaw_rl.store import LedgerReader, TrainLedger
 from openclaw_rl.types import Prompt, Sample, Sampling, Version, environment_of
-from openclaw_rl.versions import FetchedVersions, LiveVersions, VersionShelf
+from openclaw_rl.versions import ArtifactStore, FetchedVersions, LiveVersions
 
 if TYPE_CHECKING:
     from openclaw_rl.serve.redact import GenerationRules, OutrightRules, RecordingRules
@@ -370,15 +370,15 @@ def served_versions(config: Config, ledger: LedgerReader) -> LiveVersions:
     """Return the versions for a gateway: at their place, or fetched to the run's directory."""
     if config.store.versions is None:
         return LiveVersions(ledger)
-    return FetchedVersions(ledger, VersionShelf(config.store.versions), config.run.dir / "versions")
+    return FetchedVersions(ledger, ArtifactStore(config.store.versions), config.run.dir / "versions")
 
 
-def shelve_versions(config: Config, ledger: TrainLedger) -> None:
+def store_artifacts(config: Config, ledger: TrainLedger) -> None:
     """Store every version before it becomes live; store the live one now."""
     if config.store.versions is None:
         return
-    shelf = VersionShelf(config.store.versions)
+    store = ArtifactStore(config.store.versions)
     live = LiveVersions(ledger).live()
     if live is not None:
-        shelf.told(live, "live")
-    ledger.before_state = shelf.told
+        store.told(live, "live")
+    ledger.before_state = store.told

@@ -169,25 +169,25 @@ def chosen(env: Env, names: Sequence[str], *, split: str, count: int | None) -> 
     sets = env if isinstance(env, SupportsTaskSets) else None
     held_out = list(sets.held_out()) if sets is not None else []
     there = held_out if split == "held-out" else list(env.tasks())
-    by_rung: dict[str, list[str]] = {}
+    by_level: dict[str, list[str]] = {}
     for task in there:
-        by_rung.setdefault(sets.rung(task) if sets is not None else task, []).append(task)
+        by_level.setdefault(sets.level(task) if sets is not None else task, []).append(task)
     if not there:
         raise ConfigError(f"environment {env.name} has no tasks that are {split}", remedy="take the other --split")
-    tasks = [task for name in (names or by_rung) for task in _meant(name, there, by_rung, count, split)]
+    tasks = [task for name in (names or by_level) for task in _meant(name, there, by_level, count, split)]
     return list(dict.fromkeys(tasks))
 
 
 def _meant(
-    name: str, there: Sequence[str], by_rung: dict[str, list[str]], count: int | None, split: str
+    name: str, there: Sequence[str], by_level: dict[str, list[str]], count: int | None, split: str
 ) -> Sequence[str]:
-    if name in by_rung:
-        return by_rung[name][:count]
+    if name in by_level:
+        return by_level[name][:count]
     if name in there:
         return [name]
     raise ConfigError(
         f"--tasks {name}: no such level or task is {split}",
-        remedy=f"levels: {', '.join(list(by_rung)[:20])}; 'openclaw-rl envs list --tasks' shows all",
+        remedy=f"levels: {', '.join(list(by_level)[:20])}; 'openclaw-rl envs list --tasks' shows all",
     )
 
 

@@ -41,9 +41,9 @@ def list_tasks(resolved: Resolved, tasks: bool, task: str | None, json_out: bool
         for reply in view["gold"]:
             click.secho(f"\n{reply}", fg="green")
     else:
-        for rung, row in view["rungs"].items():
+        for level, row in view["levels"].items():
             train, held_out = len(row["train"]), len(row["held_out"])
-            click.echo(f"  {rung:<20} {train:>5} train, {held_out:>5} held out, {row['audited']} audited")
+            click.echo(f"  {level:<20} {train:>5} train, {held_out:>5} held out, {row['audited']} audited")
             if tasks:
                 for name in (*row["train"], *row["held_out"]):
                     click.echo(f"    {name}{'' if name in row['train'] else '  (held out)'}")
@@ -54,14 +54,14 @@ def _listed(config: Config) -> dict[str, Any]:
     from openclaw_rl.ports import SupportsTaskSets
 
     env, book = build_env(config), audit_book(config)
-    rungs: dict[str, dict[str, Any]] = {}
+    levels: dict[str, dict[str, Any]] = {}
     sets = env if isinstance(env, SupportsTaskSets) else None
     for split, ids in (("train", env.tasks()), ("held_out", sets.held_out() if sets else ())):
         for task in ids:
-            rung = rungs.setdefault(sets.rung(task) if sets else task, {"train": [], "held_out": [], "audited": 0})
-            rung[split].append(task)
-            rung["audited"] += book.find(env, task) is not None
-    return {"env": config.env.type, "rungs": rungs}
+            level = levels.setdefault(sets.level(task) if sets else task, {"train": [], "held_out": [], "audited": 0})
+            level[split].append(task)
+            level["audited"] += book.find(env, task) is not None
+    return {"env": config.env.type, "levels": levels}
 
 
 async def _shown(config: Config, task: str) -> dict[str, Any]:
@@ -184,7 +184,7 @@ def evaluate(
     began = time.monotonic()
     samplings = [Sampling(temperature=temperature, max_tokens=tokens) for temperature in dict.fromkeys(temperatures)]
     played = asyncio.run(_evaluated(resolved.config, model_path, split, count, seeds, samplings, api_key_env))
-    figures = {temperature: suites.by_rung(at) for temperature, at in played.items()}
+    figures = {temperature: suites.by_level(at) for temperature, at in played.items()}
     click.echo(f"\r{resolved.config.env.type}, {split}, {model_path}, {time.monotonic() - began:.0f} s")
     for line in suites.lines(figures):
         click.echo(line)
@@ -260,7 +260,7 @@ def run_tasks(
     from openclaw_rl.app import address
     from openclaw_rl.app.environments import play_rounds
     from openclaw_rl.config import key_in
-    from openclaw_rl.envs.schedule import rung_of
+    from openclaw_rl.envs.schedule import level_of
     from openclaw_rl.errors import ConfigError
 
     here = address.read(resolved.config.run.dir)
@@ -278,9 +278,9 @@ def run_tasks(
         click.echo(f"{len(over):>5}  {episode.task:<24} {outcome}")
 
     asyncio.run(play_rounds(resolved.config, url=place, key=key, rounds=rounds, tasks=tasks or None, report=report))
-    rungs = {rung_of(episode.task): None for episode in over}
-    for rung in rungs:
-        click.echo(_solved(f"  {rung:<22} ", [play for play in over if rung_of(play.task) == rung]))
+    levels = {level_of(episode.task): None for episode in over}
+    for level in levels:
+        click.echo(_solved(f"  {level:<22} ", [play for play in over if level_of(play.task) == level]))
     click.echo(_solved("", over))
 
 

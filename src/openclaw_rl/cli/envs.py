@@ -82,10 +82,10 @@ def status(resolved: Resolved, urls: Sequence[str], json_out: bool) -> None:
         if held_out := worker.get("held_out"):
             solved, of, version = held_out["solved"], held_out["of"], held_out["version"]
             click.echo(f"  greedily {solved / of:.0%} of {of} held-out tasks, version {version}; as sampled:")
-        for rung, results in worker.get("success", {}).items():
+        for level, results in worker.get("success", {}).items():
             share = results["solved"] / max(results["of"], 1)
             click.echo(
-                f"  {rung:<22} {share:>4.0%} of the last {results['of']} solved, {results['groups']} groups in all"
+                f"  {level:<22} {share:>4.0%} of the last {results['of']} solved, {results['groups']} groups in all"
             )
 
 

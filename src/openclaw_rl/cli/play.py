@@ -107,12 +107,12 @@ def _line(played: PlayedEpisode) -> None:
 
 def _summary(over: Sequence[PlayedEpisode]) -> list[str]:
     """Return the solved episodes by level, and in total."""
-    rungs = Counter(episode.task.partition("/")[0] for episode in over if not episode.error)
+    levels = Counter(episode.task.partition("/")[0] for episode in over if not episode.error)
     solved = Counter(episode.task.partition("/")[0] for episode in over if episode.solved)
-    lines = [f"  {rung:<24} {solved[rung]:>4} of {number:<4} solved" for rung, number in rungs.items()]
+    lines = [f"  {level:<24} {solved[level]:>4} of {number:<4} solved" for level, number in levels.items()]
     failed = sum(bool(episode.error) and not episode.refused for episode in over)
     calls, paid = sum(episode.calls for episode in over), sum(episode.paid for episode in over)
     total = (
-        f"{sum(solved.values())} of {sum(rungs.values())} solved, {failed} failed, {calls} calls, {paid} sessions paid"
+        f"{sum(solved.values())} of {sum(levels.values())} solved, {failed} failed, {calls} calls, {paid} sessions paid"
     )
     return [*lines, total]

@@ -44,6 +44,7 @@ _SECTIONS: Final[tuple[tuple[str, str, str], ...]] = (
         "enabled steps seconds batch prompts held_back replay loss reward teacher lr decay temperature tokens idle"
         " tolerance",
     ),
+    ("env", "env", "rungs:levels per_rung:per_level"),
     ("gate", "gate", "rehearsal_probes:distillation_probes"),
     ("gate.limits", "gate.limits", "rehearsal_drop:distillation_drop"),
 )

@@ -28,7 +28,7 @@ from openclaw_rl.config.values import (
     Plugin,
     Section,
     Share,
-    Shelf,
+    StoreAddress,
     Variable,
     Weights,
 )
@@ -200,7 +200,7 @@ class StoreSection(Section):
         default=None,
         description="PostgreSQL database for the ledger, postgresql://...; not set: a SQLite file in run.dir",
     )
-    versions: Shelf | None = Field(
+    versions: StoreAddress | None = Field(
         default=None,
         min_length=1,
         description="artifact store for gateways on other machines: a folder, s3:// or gs://; not set: run.dir",
@@ -287,8 +287,8 @@ class EnvSection(Section):
         default=False,
         description="add a vote per step in terminal and toolcall: 1 if its action could be carried out, else -1",
     )
-    rungs: tuple[str, ...] = Field(default=(), description="curriculum levels to take tasks from; empty: all")
-    per_rung: int = Field(
+    levels: tuple[str, ...] = Field(default=(), description="curriculum levels to take tasks from; empty: all")
+    per_level: int = Field(
         default=40, ge=1, le=100_000, description="training tasks per curriculum level; half as many more are held out"
     )
     output_chars: int = Field(

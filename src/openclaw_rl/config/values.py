@@ -72,7 +72,7 @@ def _model_place(place: str) -> str:
     return _address(place) if place.lower().startswith(("http:", "https:")) else weights(place)
 
 
-def _shelf(place: str) -> str:
+def _store(place: str) -> str:
     return place.rstrip("/") if "://" in place else str(_location(Path(place)))
 
 
@@ -94,7 +94,7 @@ DatabaseUrl = Annotated[SecretStr, AfterValidator(_database_url)]
 Variable = Annotated[str, AfterValidator(_variable)]
 Device = Annotated[str, AfterValidator(_device)]
 Sharing = Annotated[str, BeforeValidator(_number_as_text), AfterValidator(_sharing)]
-Shelf = Annotated[str, AfterValidator(_shelf)]
+StoreAddress = Annotated[str, AfterValidator(_store)]
 ModelPlace = Annotated[str, AfterValidator(_model_place)]
 Dtype = Literal["auto", "bfloat16", "float16", "float32"]
 Options = Mapping[str, Any]

@@ -24,7 +24,7 @@ class PlayedTask:
     """An episode: its outcome from -1 to 1, or None if it failed for a reason outside the model."""
 
     task: str
-    rung: str
+    level: str
     seed: int
     outcome: float | None
     replies: tuple[str, ...]
@@ -41,10 +41,10 @@ def chosen_tasks(env: Env, *, split: str, count: int | None) -> list[tuple[str, 
     if split == "held-out" and sets is None:
         raise ConfigError(f"environment {env.name} holds no tasks out", remedy="take --split train")
     ids = sets.held_out() if sets is not None and split == "held-out" else env.tasks()
-    by_rung: dict[str, list[str]] = {}
+    by_level: dict[str, list[str]] = {}
     for task in ids:
-        by_rung.setdefault(sets.rung(task) if sets is not None else task, []).append(task)
-    return [(task, rung) for rung, tasks in by_rung.items() for task in tasks[:count]]
+        by_level.setdefault(sets.level(task) if sets is not None else task, []).append(task)
+    return [(task, level) for level, tasks in by_level.items() for task in tasks[:count]]
 
 
 async def play_each(
@@ -61,26 +61,26 @@ async def play_each(
     """Play each task once per seed, ``parallel`` at once; return the results in task order."""
     room = asyncio.Semaphore(parallel)
 
-    async def one(task: str, rung: str, seed: int) -> PlayedTask:
+    async def one(task: str, level: str, seed: int) -> PlayedTask:
         async with room:
-            played = await _play(ask, make_env(), task, rung, replace(sampling, seed=seed), max_steps)
+            played = await _play(ask, make_env(), task, level, replace(sampling, seed=seed), max_steps)
         done(played)
         return played
 
-    return list(await asyncio.gather(*(one(task, rung, seed) for task, rung in tasks for seed in seeds)))
+    return list(await asyncio.gather(*(one(task, level, seed) for task, level in tasks for seed in seeds)))
 
 
-async def _play(ask: Ask, env: Env, task: str, rung: str, sampling: Sampling, max_steps: int) -> PlayedTask:
+async def _play(ask: Ask, env: Env, task: str, level: str, sampling: Sampling, max_steps: int) -> PlayedTask:
     replies: list[str] = []
     seed = sampling.seed or 0
     try:
         outcome = await _episode(ask, env, task, sampling, max_steps, replies)
     except EnvFailed as error:
         log.warning("episode failed task=%s: %s", task, error, exc_info=error.__cause__)
-        return PlayedTask(task=task, rung=rung, seed=seed, outcome=None, replies=tuple(replies), error=str(error))
+        return PlayedTask(task=task, level=level, seed=seed, outcome=None, replies=tuple(replies), error=str(error))
     finally:
         await _closed(env, task)
-    return PlayedTask(task=task, rung=rung, seed=seed, outcome=outcome, replies=tuple(replies))
+    return PlayedTask(task=task, level=level, seed=seed, outcome=outcome, replies=tuple(replies))
 
 
 def _drawn(task: str, seed: int, step: int) -> int:

@@ -21,7 +21,7 @@ from openclaw_rl.types import new_id
 SOLVED = 1.0
 LONGEST_REST = 8
 """most turns that a task or a level skips"""
-RUNG_PATIENCE = 2
+LEVEL_PATIENCE = 2
 """consecutive groups without a signal before a level pauses"""
 LATELY = 8
 """newest groups of a level that its success rate covers"""
@@ -67,10 +67,10 @@ class Schedule(Protocol):
         ...
 
 
-def rung_of(task: str) -> str:
+def level_of(task: str) -> str:
     """Return the level of a task.
 
-    >>> rung_of("copy-file/3"), rung_of("alone")
+    >>> level_of("copy-file/3"), level_of("alone")
     ('copy-file', 'alone')
     """
     return task.partition("/")[0]
@@ -115,10 +115,10 @@ class GroupBook:
 
     def success(self) -> dict[str, dict[str, Any]]:
         """Return by level, for its newest groups: the solved episodes and all episodes."""
-        by_rung: dict[str, list[PlayedGroup]] = defaultdict(list)
+        by_level: dict[str, list[PlayedGroup]] = defaultdict(list)
         for group in self.groups:
-            by_rung[rung_of(group.task)].append(group)
-        return {rung: _counted(groups[-LATELY:], len(groups)) for rung, groups in by_rung.items()}
+            by_level[level_of(group.task)].append(group)
+        return {level: _counted(groups[-LATELY:], len(groups)) for level, groups in by_level.items()}
 
 
 def _counted(groups: Sequence[PlayedGroup], played: int) -> dict[str, Any]:
@@ -215,7 +215,7 @@ class _Turn:
 
 
 @dataclass(slots=True)
-class _Rung:
+class _Level:
     turn: _Turn = field(default_factory=_Turn)
     tasks: dict[str, _Turn] = field(default_factory=dict)
 
@@ -231,9 +231,9 @@ class Curriculum:
         _refuse_none(tasks)
         self._book, self._seed, self._resting = book, seed, resting
         self._groups = _Groups(book, group_size)
-        self._rungs: dict[str, _Rung] = defaultdict(_Rung)
+        self._levels: dict[str, _Level] = defaultdict(_Level)
         for task in tasks:
-            self._rungs[rung_of(task)].tasks[task] = _Turn()
+            self._levels[level_of(task)].tasks[task] = _Turn()
         self._played: dict[str, int] = dict.fromkeys(tasks, 0)
         for group in book.groups:
             if group.task in self._played:
@@ -252,13 +252,13 @@ class Curriculum:
         return self._groups.midway
 
     def _due(self) -> str:
-        rung = min(self._rungs.values(), key=lambda rung: rung.turn.due)
-        return min(rung.tasks, key=lambda task: rung.tasks[task].due)
+        level = min(self._levels.values(), key=lambda level: level.turn.due)
+        return min(level.tasks, key=lambda task: level.tasks[task].due)
 
     def _take_turn(self, task: str) -> None:
-        rung = self._rungs[rung_of(task)]
-        rung.turn.due += 1
-        rung.tasks[task].due += 1
+        level = self._levels[level_of(task)]
+        level.turn.due += 1
+        level.tasks[task].due += 1
         self._played[task] += 1
 
     def ended(self, episode: Episode) -> None:
@@ -269,17 +269,17 @@ class Curriculum:
     def refuse(self, task: str) -> None:
         self._groups.refuse(task)
         if self._played.pop(task, None) is not None:
-            rung = rung_of(task)
-            del self._rungs[rung].tasks[task]
-            if not self._rungs[rung].tasks:
-                del self._rungs[rung]
+            level = level_of(task)
+            del self._levels[level].tasks[task]
+            if not self._levels[level].tasks:
+                del self._levels[level]
         _refuse_none(self._played)
 
     def _rest(self, group: PlayedGroup) -> None:
         if self._resting:
-            rung = self._rungs[rung_of(group.task)]
-            rung.turn.rest(group.flat, RUNG_PATIENCE)
-            rung.tasks[group.task].rest(group.flat, 1)
+            level = self._levels[level_of(group.task)]
+            level.turn.rest(group.flat, LEVEL_PATIENCE)
+            level.tasks[group.task].rest(group.flat, 1)
 
     def success(self) -> Mapping[str, Any]:
         return self._book.success()
@@ -301,5 +301,5 @@ def success_line(success: Mapping[str, Mapping[str, Any]], *, most: int = 6) -> 
     if not of:
         return "nothing played yet"
     ranked = islice(sorted(success.items(), key=lambda item: -item[1]["groups"]), most)
-    rungs = ", ".join(f"{rung} {counts['solved'] / max(counts['of'], 1):.0%}" for rung, counts in ranked)
-    return f"{solved / of:.0%} solved ({rungs})"
+    levels = ", ".join(f"{level} {counts['solved'] / max(counts['of'], 1):.0%}" for level, counts in ranked)
+    return f"{solved / of:.0%} solved ({levels})"

@@ -226,7 +226,7 @@ def compare(first: Mapping[str, Sequence[TaskResult]], second: Mapping[str, Sequ
 _WIDTH = 44
 """columns per temperature"""
 
-__all__ = ["PlayedTask", "by_rung", "chosen_tasks", "lines", "play_tasks", "rate"]
+__all__ = ["PlayedTask", "by_level", "chosen_tasks", "lines", "play_tasks", "rate"]
 
 
 async def play_tasks(
@@ -251,12 +251,12 @@ async def play_tasks(
     )
 
 
-def by_rung(played: Sequence[PlayedTask]) -> dict[str, dict[str, Any]]:
+def by_level(played: Sequence[PlayedTask]) -> dict[str, dict[str, Any]]:
     """Return success by level and in total, with 95 % intervals; failed episodes are counted separately."""
     groups: dict[str, list[PlayedTask]] = {}
     for episode in played:
-        groups.setdefault(episode.rung, []).append(episode)
-    return {**{rung: rate(episodes) for rung, episodes in groups.items()}, "all": rate(played)}
+        groups.setdefault(episode.level, []).append(episode)
+    return {**{level: rate(episodes) for level, episodes in groups.items()}, "all": rate(played)}
 
 
 def rate(played: Sequence[PlayedTask]) -> dict[str, Any]:
@@ -273,12 +273,12 @@ def rate(played: Sequence[PlayedTask]) -> dict[str, Any]:
 
 
 def lines(found: Mapping[float, Mapping[str, Mapping[str, Any]]]) -> list[str]:
-    """Format the table of `by_rung` at each temperature, side by side."""
+    """Format the table of `by_level` at each temperature, side by side."""
     names = [_named(temperature) for temperature in found]
     rows = [f"  {'':<20} {''.join(f'{name:<{_WIDTH}}' for name in names)}".rstrip()]
-    for rung in next(iter(found.values())):
-        cells = [f"{_cell(at[rung]):<{_WIDTH}}" for at in found.values()]
-        rows.append(f"  {rung:<20} {''.join(cells)}".rstrip())
+    for level in next(iter(found.values())):
+        cells = [f"{_cell(at[level]):<{_WIDTH}}" for at in found.values()]
+        rows.append(f"  {level:<20} {''.join(cells)}".rstrip())
     return rows
 
 

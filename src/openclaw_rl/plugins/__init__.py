@@ -59,7 +59,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "llm": "openclaw_rl.judge.llm:LlmJudge",
     },
     "env": {
-        "terminal": "openclaw_rl.envs.terminal.env:ladder",
+        "terminal": "openclaw_rl.envs.terminal.env:curriculum",
         "toolcall": "openclaw_rl.envs.toolcall.env:toolcall",
         "gui": "openclaw_rl.envs.gui.env:gui",
         "swe": "openclaw_rl.envs.swe.env:swe",

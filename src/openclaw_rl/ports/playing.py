@@ -68,7 +68,7 @@ class SupportsTaskSets(Protocol):
         """Return the ids of the tasks that never train; none of them is among `tasks`."""
         ...
 
-    def rung(self, task: str) -> str:
+    def level(self, task: str) -> str:
         """Return the task's level: a group of tasks with about the same difficulty, which are counted together."""
         ...
 

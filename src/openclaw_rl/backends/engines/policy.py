@@ -25,7 +25,7 @@ from openclaw_rl.backends.engines.server import EngineServer
 from openclaw_rl.backends.engines.settings import EngineSettings, guide_of
 from openclaw_rl.backends.engines.sglang import SglangDialect
 from openclaw_rl.backends.engines.vllm import VllmDialect
-from openclaw_rl.backends.engines.weights import AdapterShelf, WeightShelf
+from openclaw_rl.backends.engines.weights import AdapterStore, WeightStore
 from openclaw_rl.backends.hf.detokenizer import TokenChunk, TopLogprobs
 from openclaw_rl.backends.hf.prompts import ModelFiles, PromptEncoder, Reply, read_model
 from openclaw_rl.backends.hf.remote_policy import RemotePolicy
@@ -91,13 +91,13 @@ class EnginePolicy(RemotePolicy):
         self._model: ModelFiles | None = None
         self._text: PromptEncoder | None = None
         self._server: EngineServer | None = None
-        self._shelf: AdapterShelf | WeightShelf | None = None
+        self._store: AdapterStore | WeightStore | None = None
 
     @property
     def health(self) -> dict[str, Any]:
         """Return the engine's state, and the adapters that it has loaded."""
         status = self._server.health if self._server else {"state": "stopped", "engine": self._dialect.name}
-        names = self._shelf.names if self._shelf else {}
+        names = self._store.names if self._store else {}
         return {**status, "live": self.live, "adapters": names, "unloadable": dict(self._versions.unloadable)}
 
     @property
@@ -125,7 +125,7 @@ class EnginePolicy(RemotePolicy):
         self._server = EngineServer(
             http, self._dialect, launched=launched, returned=self._returned, progress=self._progress, find=find
         )
-        self._shelf, self._text = self._make_shelf(http, self._model), PromptEncoder(self._model.chat)
+        self._store, self._text = self._make_store(http, self._model), PromptEncoder(self._model.chat)
         try:
             if launched is not None and not settings.follow:
                 remember(settings.run_dir, engine=self._dialect.name, url=http.url)
@@ -140,11 +140,11 @@ class EnginePolicy(RemotePolicy):
         """Return the address of an engine that another process in the run started."""
         return remembered(self._settings.run_dir, engine=self._dialect.name)
 
-    def _make_shelf(self, http: EngineHttp, model: ModelFiles) -> AdapterShelf | WeightShelf:
+    def _make_store(self, http: EngineHttp, model: ModelFiles) -> AdapterStore | WeightStore:
         paths = self._versions.adapters
         if self._settings.lora:
-            return AdapterShelf(http, self._dialect, self._settings.folder, paths=paths, smoke=self._smoke)
-        return WeightShelf(
+            return AdapterStore(http, self._dialect, self._settings.folder, paths=paths, smoke=self._smoke)
+        return WeightStore(
             http, self._dialect, base=model.folder, paths=paths, live=lambda: self.live, smoke=self._smoke
         )
 
@@ -189,19 +189,19 @@ class EnginePolicy(RemotePolicy):
     async def stop(self) -> None:
         """End an engine started here, or unload this process's adapters from an external one. Safe to call twice."""
         server, self._server = self._server, None
-        if server is None or self._shelf is None or self._text is None:
+        if server is None or self._store is None or self._text is None:
             return
-        await self._shelf.close(unload=not server.ours and server.state == "ready")
+        await self._store.close(unload=not server.ours and server.state == "ready")
         await server.stop()
         forget(self._settings.run_dir)
         self._text.close()
 
     async def _returned(self) -> None:
         """Restore the state after the engine's return: load the live version before any request is answered."""
-        shelf = self._on_shelf()
-        shelf.returned(self._up().facts.adapters)
+        store = self._loaded_store()
+        store.returned(self._up().facts.adapters)
         try:
-            await shelf.keep(self.live)
+            await store.keep(self.live)
         except (ModelRefused, RequestError) as error:
             log.error("engine.unloadable version=%d error=%s", self.live, error.what)
             self._versions.unloadable[self.live] = error.what
@@ -216,19 +216,19 @@ class EnginePolicy(RemotePolicy):
     async def load(self, version: Version) -> None:
         """Load ``version`` beside the running one and make it live. Requests in flight finish on their version."""
         before = self.live
-        async with self._on_shelf().taking_up():
+        async with self._loaded_store().taking_up():
             await self.admit(version)
             self._versions.live = version.number
         self._versions.loaded(version.number)
         if before != version.number:
-            self._on_shelf().let_go(before)
+            self._loaded_store().let_go(before)
 
     async def admit(self, version: Version) -> None:
         """Load ``version`` beside the live one until `dismiss`; raise ModelRefused if its weights are damaged."""
         self.know(version)
         try:
             async with self._up().request():
-                await self._on_shelf().keep(version.number)
+                await self._loaded_store().keep(version.number)
         except RequestError as error:
             raise ModelRefused(error.what, remedy="a version's directory must not be moved or deleted") from error
         except ConnectionLost as lost:
@@ -239,8 +239,8 @@ class EnginePolicy(RemotePolicy):
 
     async def dismiss(self, number: int) -> None:
         """Release an admitted version, unless it is the live one."""
-        if number != self.live and self._shelf is not None:
-            self._shelf.let_go(number)
+        if number != self.live and self._store is not None:
+            self._store.let_go(number)
 
     def asleep(self) -> AbstractAsyncContextManager[None]:
         """Free the engine's GPU memory inside the block; requests wait, none fails."""
@@ -277,11 +277,11 @@ class EnginePolicy(RemotePolicy):
     ) -> tuple[tuple[float, ...], tuple[TopLogprobs, ...]]:
         for attempt in range(DEATHS):
             try:
-                async with self._up().request(), self._on_shelf().using(number) as name:
+                async with self._up().request(), self._loaded_store().using(number) as name:
                     body = self._dialect.score_body(prompt, reply, name, top, self._up().facts)
                     answer = await self._up().http.post(self._dialect.score_path, body)
                 if name is not None and self._dialect.forgot(answer) and not attempt:
-                    self._on_shelf().forgotten(number)
+                    self._loaded_store().forgotten(number)
                     continue
                 if answer.status != 200:
                     raise refusal(self._dialect, answer)
@@ -292,7 +292,7 @@ class EnginePolicy(RemotePolicy):
 
     async def _generate(self, prompt: Prompt, sampling: Sampling, version: int | None, scope: str) -> _Deltas:
         if version is None:
-            await self._on_shelf().settled()
+            await self._loaded_store().settled()
         number = self._number(version)
         images = any(message.images for message in prompt.messages)
         ids = () if images else await self.encode(prompt)
@@ -343,7 +343,7 @@ class EnginePolicy(RemotePolicy):
         deaths = forgotten = 0
         while reply.finish is None:
             try:
-                async with self._up().request(), self._on_shelf().using(number) as name:
+                async with self._up().request(), self._loaded_store().using(number) as name:
                     path, body = call(name)
                     chunks = self._chunks(path, body, reply.sampling)
                     async with aclosing(chunks):
@@ -367,7 +367,7 @@ class EnginePolicy(RemotePolicy):
                     raise
             except Forgotten as error:
                 forgotten += 1
-                self._on_shelf().forgotten(number)
+                self._loaded_store().forgotten(number)
                 if name is None or forgotten > 1:
                     remedy = f"is it a {self._dialect.name} engine?" if name is None else "see its log"
                     raise BackendError(f"the engine refused the request: {error}", remedy=remedy) from error
@@ -400,10 +400,10 @@ class EnginePolicy(RemotePolicy):
             raise BackendDown(f"the {self._dialect.name} policy is not started")
         return self._server
 
-    def _on_shelf(self) -> AdapterShelf | WeightShelf:
+    def _loaded_store(self) -> AdapterStore | WeightStore:
         self._up()
-        assert self._shelf is not None
-        return self._shelf
+        assert self._store is not None
+        return self._store
 
     def _encoder(self) -> PromptEncoder:
         self._up()

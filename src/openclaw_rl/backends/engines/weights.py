@@ -52,7 +52,7 @@ class _Loaded:
     """True if the engine has lost it, or if it is being unloaded"""
 
 
-class AdapterShelf:
+class AdapterStore:
     """The loaded adapters and their use counts. ``paths`` maps versions to directories."""
 
     def __init__(
@@ -237,7 +237,7 @@ class _Waiting:
     turn: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
-class WeightShelf:
+class WeightStore:
     """The version in the engine, and the queue for others.
 
     ``paths`` maps versions to directories, None for the base model, whose directory is ``base``; ``live`` returns the

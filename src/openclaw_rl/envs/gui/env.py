@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from openclaw_rl.envs.actions import Action, ActionForm, call_of, calls_of, result_of, worked_prompt
+from openclaw_rl.envs.curricula import SourcedEnv, package_folder
 from openclaw_rl.envs.gui.browsers import open_tab
 from openclaw_rl.envs.gui.chromium import BrowserDriver, BrowserSettings, find_chromium, shown_folders
 from openclaw_rl.envs.gui.commands import DIRECTIONS, LAST, TOOLS, Aim, aim, as_line, written_actions
@@ -25,7 +26,6 @@ from openclaw_rl.envs.gui.own_pages import OwnPages
 from openclaw_rl.envs.gui.page import GuiPage, Refused
 from openclaw_rl.envs.gui.screen import Screen, shown
 from openclaw_rl.envs.gui.tasks import BegunTask, Move, PageSource, TaskState
-from openclaw_rl.envs.ladders import SourcedEnv, package_folder
 from openclaw_rl.errors import EnvFailed
 from openclaw_rl.ports import Observation
 from openclaw_rl.types import Message, Prompt, ToolCall, new_id
@@ -370,8 +370,8 @@ def gui(
     screenshot_backend: BrowserDriver,
     form: ActionForm,
     examples: int | None,
-    rungs: Sequence[str],
-    per_rung: int,
+    levels: Sequence[str],
+    per_level: int,
     output_chars: int,
     pages: Path | None,
     folder: Path | None,
@@ -381,9 +381,9 @@ def gui(
 ) -> GuiEnv:
     """Return the environment. ``folder``: where `miniwob` is installed, if Python does not find it."""
     source: PageSource = (
-        MiniwobPages(package_folder("miniwob", "miniwob", folder) / "html", rungs=rungs, per_rung=per_rung)
+        MiniwobPages(package_folder("miniwob", "miniwob", folder) / "html", levels=levels, per_level=per_level)
         if pages is None
-        else OwnPages(Path(pages), rungs=rungs)
+        else OwnPages(Path(pages), levels=levels)
     )
     return GuiEnv(
         name="gui",

@@ -13,11 +13,11 @@ from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import Final
 
+from openclaw_rl.envs.curricula import Split, split_of
 from openclaw_rl.envs.gui.page import GuiPage
 from openclaw_rl.envs.gui.screen import Screen
 from openclaw_rl.envs.gui.solutions import EXCLUDED, SOLUTIONS, View
 from openclaw_rl.envs.gui.tasks import Move, TaskState
-from openclaw_rl.envs.ladders import Split, split_of
 from openclaw_rl.errors import ConfigError, EnvFailed
 
 STEPS: Final = 20
@@ -57,34 +57,34 @@ class MiniwobPages:
     origins: frozenset[str] = frozenset()
     forgetful = True
 
-    def __init__(self, folder: Path, *, rungs: Sequence[str], per_rung: int) -> None:
-        """``folder`` contains the package's pages; ``per_rung`` seeds per page train, half as many are held out."""
+    def __init__(self, folder: Path, *, levels: Sequence[str], per_level: int) -> None:
+        """``folder`` contains the package's pages; ``per_level`` seeds per page train, half as many are held out."""
         self.folders: tuple[Path, ...] = (folder,)
         self._pages = folder / "miniwob"
-        self._per_rung = per_rung
-        self._rungs = tuple(rungs) or tuple(page for page in SOLUTIONS if (self._pages / f"{page}.html").exists())
-        for page in self._rungs:
+        self._per_level = per_level
+        self._levels = tuple(levels) or tuple(page for page in SOLUTIONS if (self._pages / f"{page}.html").exists())
+        for page in self._levels:
             if page not in SOLUTIONS or not (self._pages / f"{page}.html").exists():
                 names = ", ".join(SOLUTIONS)
                 reason = EXCLUDED.get(page, "it is no page of MiniWoB++")
                 raise ConfigError(f"no tasks on page {page!r}: {reason}", remedy=f"known: {names}")
 
     def ids(self, split: Split) -> Sequence[str]:
-        lists = [self._seeds(page, split) for page in self._rungs]
+        lists = [self._seeds(page, split) for page in self._levels]
         return [task for task in chain.from_iterable(zip_longest(*lists)) if task is not None]
 
     def _seeds(self, page: str, split: Split) -> list[str]:
         """Return a training page's seeds in the split; a held-out page has all its seeds in the held-out split."""
-        numbers = range(20 * self._per_rung + 20)
+        numbers = range(20 * self._per_level + 20)
         if page_split(page) == "held-out":
             return [] if split == "train" else [f"{page}/{number}" for number in numbers[: self._held_out()]]
         tasks = (f"{page}/{number}" for number in numbers if split_of(f"{page}/{number}") == split)
-        return list(islice(tasks, self._per_rung if split == "train" else self._held_out()))
+        return list(islice(tasks, self._per_level if split == "train" else self._held_out()))
 
     def _held_out(self) -> int:
-        return max(1, self._per_rung // 2)
+        return max(1, self._per_level // 2)
 
-    def rung(self, task: str) -> str:
+    def level(self, task: str) -> str:
         return task.partition("/")[0]
 
     def instruction(self, task: str) -> str:
@@ -92,7 +92,7 @@ class MiniwobPages:
         return f"{page} with seed {number}"
 
     def examples(self, task: str, count: int) -> Sequence[str]:
-        return [f"{self.rung(task)}/{FIRST_EXAMPLE + number}" for number in range(count)]
+        return [f"{self.level(task)}/{FIRST_EXAMPLE + number}" for number in range(count)]
 
     def excluded(self) -> Mapping[str, str]:
         pages = (path.stem for path in sorted(self._pages.glob("*.html")))

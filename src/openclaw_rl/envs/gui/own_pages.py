@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from openclaw_rl.envs.curricula import Split, split_of
 from openclaw_rl.envs.gui.chromium import origin_of
 from openclaw_rl.envs.gui.commands import written_actions
 from openclaw_rl.envs.gui.page import GuiPage
 from openclaw_rl.envs.gui.screen import Screen
 from openclaw_rl.envs.gui.tasks import Move, TaskState
-from openclaw_rl.envs.ladders import Split, split_of
 from openclaw_rl.envs.toolcall.tools_config import load_function
 from openclaw_rl.errors import ConfigError, EnvFailed
 
@@ -37,7 +37,7 @@ class OwnTask:
     """One task from a file."""
 
     id: str
-    rung: str
+    level: str
     address: str
     instruction: str
     check: str | Callable[..., Any]
@@ -52,8 +52,8 @@ class OwnPages:
     size: tuple[int, int] = (1024, 768)
     forgetful = False
 
-    def __init__(self, path: Path, *, rungs: Sequence[str]) -> None:
-        self._path, self._rungs = path, tuple(rungs)
+    def __init__(self, path: Path, *, levels: Sequence[str]) -> None:
+        self._path, self._levels = path, tuple(levels)
         self._tasks = read_tasks(path)
         self.folders: tuple[Path, ...] = (path.resolve().parent,)
         addresses = [task.address for task in self._tasks.values()]
@@ -61,7 +61,7 @@ class OwnPages:
         self.origins = frozenset(origin_of(url) for url in (*addresses, *extra) if url.startswith("http"))
 
     def ids(self, split: Split) -> Sequence[str]:
-        tasks = [task for task in self._tasks.values() if not self._rungs or task.rung in self._rungs]
+        tasks = [task for task in self._tasks.values() if not self._levels or task.level in self._levels]
         return [task.id for task in tasks if split_of(task.instruction) == split]
 
     def _task(self, task: str) -> OwnTask:
@@ -69,8 +69,8 @@ class OwnPages:
             raise ConfigError(f"no task {task!r} in {self._path}", remedy="'openclaw-rl envs list' shows them")
         return self._tasks[task]
 
-    def rung(self, task: str) -> str:
-        return self._task(task).rung
+    def level(self, task: str) -> str:
+        return self._task(task).level
 
     def instruction(self, task: str) -> str:
         return self._task(task).instruction
@@ -156,7 +156,7 @@ def _task(line: str, path: Path, number: int) -> OwnTask:
         raise ConfigError(f"{where} lacks {', '.join(lacking)}", remedy=REMEDY)
     return OwnTask(
         id=str(row.get("id", f"{path.stem}/{number}")),
-        rung=str(row.get("rung", path.stem)),
+        level=str(row.get("level", row.get("rung", path.stem))),
         address=_address(str(row["address"]), path, where),
         instruction=str(row["instruction"]),
         check=_check(str(row["check"]), path, where),

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from openclaw_rl.envs.curricula import TaskSet
 from openclaw_rl.envs.gui.page import GuiPage
 from openclaw_rl.envs.gui.screen import Screen
-from openclaw_rl.envs.ladders import TaskSet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

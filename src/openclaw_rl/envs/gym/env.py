@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from openclaw_rl.envs.actions import Action, ActionForm, block_of, bounded, calls_of, result_of
-from openclaw_rl.envs.ladders import Split, split_of
+from openclaw_rl.envs.curricula import Split, split_of
 from openclaw_rl.envs.toolcall.tools_config import load_function
 from openclaw_rl.errors import ConfigError, EnvFailed, MissingExtra, OpenClawError
 from openclaw_rl.ports import Observation
@@ -114,7 +114,7 @@ class GymnasiumEnv:
         *,
         id: str | None = None,
         form: ActionForm,
-        per_rung: int,
+        per_level: int,
         output_chars: int,
         labels: Sequence[str] = (),
         instruction: str = "",
@@ -130,7 +130,7 @@ class GymnasiumEnv:
         """
         if id is None:
             raise ConfigError("env.options.id is not set", remedy="name one: --set env.options.id=Blackjack-v1")
-        self._id, self._form, self._per_rung, self._output_chars = id, form, per_rung, output_chars
+        self._id, self._form, self._per_level, self._output_chars = id, form, per_level, output_chars
         self._instruction, self._show = instruction, show
         self._arguments = {**({"render_mode": "ansi"} if show == "render" else {}), **(arguments or {})}
         self._env = _made(id, self._arguments)
@@ -139,21 +139,21 @@ class GymnasiumEnv:
         space = self._env.action_space
         self._labels = action_labels(space, labels) if action_kind(space) == "discrete" else ()
         self._first = int(getattr(space, "start", 0))
-        self._rung = id.rpartition(":")[2].replace("/", "__")
+        self._level = id.rpartition(":")[2].replace("/", "__")
         self._total: float | None = None
 
     def tasks(self) -> Sequence[str]:
-        return self._seeds("train", self._per_rung)
+        return self._seeds("train", self._per_level)
 
     def held_out(self) -> Sequence[str]:
-        return self._seeds("held-out", max(1, self._per_rung // 2))
+        return self._seeds("held-out", max(1, self._per_level // 2))
 
     def _seeds(self, split: Split, count: int) -> list[str]:
-        names = (f"{self._rung}/{number}" for number in range(SEEDS))
+        names = (f"{self._level}/{number}" for number in range(SEEDS))
         return list(islice((name for name in names if split_of(name) == split), count))
 
-    def rung(self, task: str) -> str:
-        return self._rung
+    def level(self, task: str) -> str:
+        return self._level
 
     def instruction(self, task: str) -> str:
         return f"{self._instruction or self._id}, seed {self._seed(task)}"
@@ -163,9 +163,9 @@ class GymnasiumEnv:
         return ()
 
     def _seed(self, task: str) -> int:
-        rung, _, number = task.rpartition("/")
-        if rung != self._rung or not number.isdecimal():
-            raise ConfigError(f"no task {task!r} in {self.name}", remedy=f"name one as {self._rung}/0")
+        level, _, number = task.rpartition("/")
+        if level != self._level or not number.isdecimal():
+            raise ConfigError(f"no task {task!r} in {self.name}", remedy=f"name one as {self._level}/0")
         return int(number)
 
     async def reset(self, task: str, *, seed: int) -> Prompt:

@@ -159,7 +159,7 @@ class AgentPlayer:
         if self._failed_in_a_row >= max(FAILED_IN_A_ROW, self._settings.parallel):
             raise OpenClawError(
                 f"the last {self._failed_in_a_row} episodes all failed, the last with: {played.error}",
-                remedy="try the agent by hand, or one task with --tasks RUNG/0 --json, which shows what it printed",
+                remedy="try the agent by hand, or one task with --tasks LEVEL/0 --json, which shows what it printed",
             )
 
     async def _with_retries(self, journal: PlayJournal, plan: PlayPlan, task: str, number: int) -> PlayedEpisode:

@@ -64,7 +64,7 @@ _CHANGING: Final = frozenset({"bash", "write", "edit"})
 
 
 class SweEnv:
-    """See `Env`. Its tasks are instances, ``RUNG/ID``."""
+    """See `Env`. Its tasks are instances, ``LEVEL/ID``."""
 
     def __init__(
         self,
@@ -95,8 +95,8 @@ class SweEnv:
     def held_out(self) -> Sequence[str]:
         return [task for task, instance in self._instances.items() if instance.split == "held-out"]
 
-    def rung(self, task: str) -> str:
-        return self._found(task).rung
+    def level(self, task: str) -> str:
+        return self._found(task).level
 
     def instruction(self, task: str) -> str:
         return self._found(task).problem
@@ -223,7 +223,7 @@ def swe(
     swe_bench_path: Path | None,
     sandbox: SandboxSettings,
     form: ActionForm,
-    rungs: Sequence[str],
+    levels: Sequence[str],
     output_chars: int,
     cache_dir: Path,
     partial: bool = False,
@@ -231,11 +231,11 @@ def swe(
     """Create the environment. ``swe_bench_path`` is a folder of instances, or a file in one."""
     tasks = by_id(read_instances(swe_bench_path))
     assert swe_bench_path is not None
-    levels = {instance.rung for instance in tasks.values()}
-    for rung in rungs:
-        if rung not in levels:
-            raise ConfigError(f"no rung {rung!r} in swe", remedy=f"known: {', '.join(sorted(levels))}")
-    chosen = {task: instance for task, instance in tasks.items() if not rungs or instance.rung in rungs}
+    known = {instance.level for instance in tasks.values()}
+    for level in levels:
+        if level not in known:
+            raise ConfigError(f"no level {level!r} in swe", remedy=f"known: {', '.join(sorted(known))}")
+    chosen = {task: instance for task, instance in tasks.items() if not levels or instance.level in levels}
     folder = home_of(swe_bench_path)
     evaluator = Evaluator(folder, read_setups(folder), sandbox=sandbox, cache=cache_dir / "swe")
     return SweEnv(

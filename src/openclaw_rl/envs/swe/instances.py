@@ -18,9 +18,9 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from openclaw_rl.envs.ladders import Split, split_of
+from openclaw_rl.envs.curricula import Split, split_of
 from openclaw_rl.errors import ConfigError, EnvFailed
 
 FILES = ("instances.json", "instances.jsonl")
@@ -28,7 +28,7 @@ ENVIRONMENTS = "environments.json"
 
 
 class _Row(BaseModel):
-    """A row of SWE-bench, with our own ``rung`` (the curriculum level) and ``split``; other fields are ignored."""
+    """A row of SWE-bench, with our own ``level`` (the curriculum level) and ``split``; other fields are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -41,7 +41,7 @@ class _Row(BaseModel):
     FAIL_TO_PASS: tuple[str, ...]
     PASS_TO_PASS: tuple[str, ...]
     version: str = ""
-    rung: str = ""
+    level: str = Field(default="", validation_alias=AliasChoices("level", "rung"))
     split: Split | None = None
 
     @field_validator("FAIL_TO_PASS", "PASS_TO_PASS", mode="before")
@@ -68,7 +68,7 @@ class Instance:
     failing: tuple[str, ...]
     passing: tuple[str, ...]
     version: str
-    rung: str
+    level: str
     split: Split
 
     @property
@@ -142,7 +142,7 @@ def _instance(row: _Row) -> Instance:
         failing=row.FAIL_TO_PASS,
         passing=row.PASS_TO_PASS,
         version=row.version,
-        rung=row.rung or row.repo.replace("/", "__"),
+        level=row.level or row.repo.replace("/", "__"),
         split=row.split or split_of(row.instance_id),
     )
 
@@ -159,7 +159,7 @@ def as_row(instance: Instance) -> dict[str, Any]:
         "test_patch": instance.test_patch,
         "FAIL_TO_PASS": list(instance.failing),
         "PASS_TO_PASS": list(instance.passing),
-        "rung": instance.rung,
+        "level": instance.level,
     }
 
 
@@ -188,8 +188,8 @@ def _first(error: Exception) -> str:
 
 
 def by_id(instances: Sequence[Instance]) -> dict[str, Instance]:
-    """Return the instances by task name, ``RUNG/ID``."""
-    return {f"{instance.rung}/{instance.id}": instance for instance in instances}
+    """Return the instances by task name, ``LEVEL/ID``."""
+    return {f"{instance.level}/{instance.id}": instance for instance in instances}
 
 
 # The files of a repository at a commit, from a mirror or an archive on this machine.

@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from openclaw_rl import files
-from openclaw_rl.envs.ladders import split_of
+from openclaw_rl.envs.curricula import split_of
 from openclaw_rl.envs.sandbox import SandboxSettings
 from openclaw_rl.envs.swe.evaluation import Evaluator
 from openclaw_rl.envs.swe.instances import (
@@ -262,7 +262,7 @@ class SweMaker:
             failing=(),
             passing=(),
             version=version,
-            rung=f"{self._package}-{kind}",
+            level=f"{self._package}-{kind}",
             split=split_of(name),
         )
 

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from openclaw_rl.envs.actions import Action, ActionForm, block_of, call_of, calls_of, result_of, vote_on, worked_prompt
-from openclaw_rl.envs.ladders import SourcedEnv
+from openclaw_rl.envs.curricula import SourcedEnv
 from openclaw_rl.envs.play.programs import AgentTask
 from openclaw_rl.envs.sandbox import SandboxSettings
-from openclaw_rl.envs.terminal.ladder import ANSWER as ANSWER_FILE
-from openclaw_rl.envs.terminal.ladder import LADDER, in_files
+from openclaw_rl.envs.terminal.curriculum import ANSWER as ANSWER_FILE
+from openclaw_rl.envs.terminal.curriculum import CURRICULUM, in_files
 from openclaw_rl.envs.terminal.machine import TOOLS, TerminalMachine
-from openclaw_rl.envs.terminal.tasks import LadderTasks, TerminalSource, TerminalTask
+from openclaw_rl.envs.terminal.tasks import CurriculumTasks, TerminalSource, TerminalTask
 from openclaw_rl.errors import EnvFailed, TaskRefused
 from openclaw_rl.ports import Observation
 from openclaw_rl.types import Message, Prompt
@@ -147,18 +147,18 @@ class TerminalEnv(SourcedEnv[TerminalSource]):
             await machine.close()
 
 
-def ladder(
+def curriculum(
     *,
     sandbox: SandboxSettings,
     form: ActionForm,
     examples: int | None,
-    rungs: Sequence[str],
-    per_rung: int,
+    levels: Sequence[str],
+    per_level: int,
     output_chars: int,
     step_votes: bool,
 ) -> TerminalEnv:
-    """Create the environment with the generated tasks: ``per_rung`` per level train, half as many are held out."""
-    source = LadderTasks(LADDER, rungs=rungs, per_rung=per_rung)
+    """Create the environment with the generated tasks: ``per_level`` per level train, half as many are held out."""
+    source = CurriculumTasks(CURRICULUM, levels=levels, per_level=per_level)
     return TerminalEnv(
         name="terminal",
         source=source,

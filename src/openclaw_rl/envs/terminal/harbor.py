@@ -36,8 +36,8 @@ STEPS = 20
 class HarborEnv(TerminalEnv):
     """See `TerminalEnv`. With a container driver, each task runs in its Dockerfile's image."""
 
-    def __init__(self, folder: Folder, *, sandbox: SandboxSettings, rungs: Sequence[str], **settings: Any) -> None:
-        source = PublishedTasks("harbor", folder.tasks, rungs=rungs)
+    def __init__(self, folder: Folder, *, sandbox: SandboxSettings, levels: Sequence[str], **settings: Any) -> None:
+        source = PublishedTasks("harbor", folder.tasks, levels=levels)
         super().__init__(name="harbor", source=source, sandbox=sandbox, **settings)
         self._folder, self._plain = folder, sandbox
 
@@ -64,7 +64,7 @@ def harbor(
     sandbox: SandboxSettings,
     form: ActionForm,
     examples: int | None,
-    rungs: Sequence[str],
+    levels: Sequence[str],
     output_chars: int,
     step_votes: bool,
     folder: Path | None,
@@ -78,7 +78,7 @@ def harbor(
     return HarborEnv(
         read,
         sandbox=replace(sandbox, binds=tuple(dict.fromkeys((*sandbox.binds, str(read.site))))),
-        rungs=rungs,
+        levels=levels,
         form=form,
         examples=examples,
         output_chars=output_chars,
@@ -147,7 +147,7 @@ def _read(place: Path, contained: bool, has_system: Callable[[str], bool], *, sh
     imaged = contained and machine.file is not None
     reasons = [*([] if imaged else machine.refused), tests.lacking(has_system=has_system)]
     return _Read(
-        name=f"{told.rung}/{place.name}",
+        name=f"{told.level}/{place.name}",
         told=told,
         machine=machine,
         tests=tests,
@@ -161,7 +161,7 @@ class _Told:
     """The author's description of a task."""
 
     instruction: str
-    rung: str
+    level: str
 
 
 def _told(place: Path) -> _Told | None:
@@ -170,11 +170,11 @@ def _told(place: Path) -> _Told | None:
         data: Mapping[str, Any] = tomllib.loads(meta.read_text(encoding="utf-8")) if meta.is_file() else {}
         metadata: Mapping[str, Any] = data.get("metadata", {})
         return _Told(
-            instruction=text.read_text(encoding="utf-8").strip(), rung=str(metadata.get("difficulty", "tasks"))
+            instruction=text.read_text(encoding="utf-8").strip(), level=str(metadata.get("difficulty", "tasks"))
         )
     if (text := place / "task.yaml").is_file():
         data = _yaml(text)
-        return _Told(instruction=str(data["instruction"]).strip(), rung=str(data.get("difficulty", "tasks")))
+        return _Told(instruction=str(data["instruction"]).strip(), level=str(data.get("difficulty", "tasks")))
     return None
 
 

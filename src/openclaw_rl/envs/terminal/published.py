@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from openclaw_rl.envs.actions import ActionForm
-from openclaw_rl.envs.ladders import Split, package_folder, split_of
+from openclaw_rl.envs.curricula import Split, package_folder, split_of
 from openclaw_rl.envs.sandbox import HOME, Sandbox, SandboxSettings
 from openclaw_rl.envs.terminal.env import TerminalEnv
 from openclaw_rl.envs.terminal.machine import TerminalMachine
@@ -21,20 +21,20 @@ STEPS = 8
 
 
 class PublishedTasks:
-    """See `TerminalSource`. Tasks by id, ``RUNG/NAME``; prompts show none of them solved."""
+    """See `TerminalSource`. Tasks by id, ``LEVEL/NAME``; prompts show none of them solved."""
 
-    def __init__(self, name: str, tasks: Mapping[str, TerminalTask], *, rungs: Sequence[str]) -> None:
-        levels = {task.partition("/")[0] for task in tasks}
-        for rung in rungs:
-            if rung not in levels:
-                raise ConfigError(f"no rung {rung!r} in {name}", remedy=f"known: {', '.join(sorted(levels))}")
+    def __init__(self, name: str, tasks: Mapping[str, TerminalTask], *, levels: Sequence[str]) -> None:
+        known = {task.partition("/")[0] for task in tasks}
+        for level in levels:
+            if level not in known:
+                raise ConfigError(f"no level {level!r} in {name}", remedy=f"known: {', '.join(sorted(known))}")
         self._name, self._tasks = name, tasks
-        self._chosen = [task for task in tasks if not rungs or task.partition("/")[0] in rungs]
+        self._chosen = [task for task in tasks if not levels or task.partition("/")[0] in levels]
 
     def ids(self, split: Split) -> Sequence[str]:
         return tuple(task for task in self._chosen if split_of(self._tasks[task].instruction) == split)
 
-    def rung(self, task: str) -> str:
+    def level(self, task: str) -> str:
         return task.partition("/")[0]
 
     def instruction(self, task: str) -> str:
@@ -108,14 +108,14 @@ def agentbench_os(
     sandbox: SandboxSettings,
     form: ActionForm,
     examples: int | None,
-    rungs: Sequence[str],
+    levels: Sequence[str],
     output_chars: int,
     step_votes: bool,
     folder: Path | None,
 ) -> TerminalEnv:
     """Create the environment. ``folder`` is the package's location if Python does not find it."""
     data = package_folder("inspect_evals", "inspect-evals", folder) / "agent_bench" / "data"
-    source = PublishedTasks("agentbench-os", read_tasks(data, sandbox), rungs=rungs)
+    source = PublishedTasks("agentbench-os", read_tasks(data, sandbox), levels=levels)
     return TerminalEnv(
         name="agentbench-os",
         source=source,
@@ -130,11 +130,11 @@ def agentbench_os(
 def read_tasks(data: Path, settings: SandboxSettings) -> dict[str, TerminalTask]:
     """Read the tasks that this machine can set up; skip those that need files absent from the package."""
     tasks: dict[str, TerminalTask] = {}
-    for rung, name in FILES.items():
+    for level, name in FILES.items():
         for record in json.loads((data / name).read_text(encoding="utf-8")):
             task = _Record(_at_home(record), data / "scripts", settings).task()
             if task is not None:
-                tasks[f"{rung}/{record['id']}"] = task
+                tasks[f"{level}/{record['id']}"] = task
     return tasks
 
 
@@ -303,7 +303,7 @@ def intercode_bash(
     sandbox: SandboxSettings,
     form: ActionForm,
     examples: int | None,
-    rungs: Sequence[str],
+    levels: Sequence[str],
     output_chars: int,
     step_votes: bool,
     folder: Path | None,
@@ -312,7 +312,7 @@ def intercode_bash(
     assets = package_folder("intercode", "intercode-bench", folder) / "assets"
     return TerminalEnv(
         name="intercode-bash",
-        source=PublishedTasks("intercode-bash", read_intercode_tasks(assets, sandbox), rungs=rungs),
+        source=PublishedTasks("intercode-bash", read_intercode_tasks(assets, sandbox), levels=levels),
         sandbox=sandbox,
         form=form,
         examples=examples,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
-from openclaw_rl.envs.ladders import Ladder, Split, TaskSet
+from openclaw_rl.envs.curricula import Curriculum, Split, TaskSet
 from openclaw_rl.envs.sandbox import HOME, Sandbox
 
 # The checks of a terminal task: they examine the sandbox's files and the last command's output, never the reply's text.
@@ -147,24 +147,24 @@ class TerminalSource(TaskSet, Protocol):
         ...
 
 
-class LadderTasks:
-    """The tasks of a curriculum: ``per_rung`` of each level train, half as many are held out."""
+class CurriculumTasks:
+    """The tasks of a curriculum: ``per_level`` of each level train, half as many are held out."""
 
-    def __init__(self, ladder: Ladder[TerminalTask], *, rungs: Sequence[str], per_rung: int) -> None:
-        self._ladder, self._rungs, self._per_rung = ladder, tuple(rungs), per_rung
+    def __init__(self, curriculum: Curriculum[TerminalTask], *, levels: Sequence[str], per_level: int) -> None:
+        self._curriculum, self._levels, self._per_level = curriculum, tuple(levels), per_level
 
     def ids(self, split: Split) -> Sequence[str]:
-        count = self._per_rung if split == "train" else max(1, self._per_rung // 2)
-        return self._ladder.ids(split, rungs=self._rungs, per_rung=count)
+        count = self._per_level if split == "train" else max(1, self._per_level // 2)
+        return self._curriculum.ids(split, levels=self._levels, per_level=count)
 
-    def rung(self, task: str) -> str:
+    def level(self, task: str) -> str:
         return task.partition("/")[0]
 
     def instruction(self, task: str) -> str:
         return self.task(task).instruction
 
     def task(self, task: str) -> TerminalTask:
-        return self._ladder.task(task)
+        return self._curriculum.task(task)
 
     def examples(self, task: str, count: int) -> Sequence[TerminalTask]:
-        return self._ladder.examples(task, count)
+        return self._curriculum.examples(task, count)

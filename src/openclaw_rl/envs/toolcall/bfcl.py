@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from openclaw_rl.envs.actions import ActionForm
-from openclaw_rl.envs.ladders import Split, package_folder, split_of
+from openclaw_rl.envs.curricula import Split, package_folder, split_of
 from openclaw_rl.envs.toolcall.env import ToolCallEnv
 from openclaw_rl.envs.toolcall.sources import ToolEpisode
 from openclaw_rl.envs.toolcall.tools_config import WantedCall
@@ -50,14 +50,14 @@ def bfcl(
     *,
     form: ActionForm,
     examples: int | None,
-    rungs: Sequence[str],
+    levels: Sequence[str],
     output_chars: int,
     step_votes: bool,
     folder: Path | None,
 ) -> ToolCallEnv:
     """Create the environment. ``folder`` is the package's location if Python does not find it."""
     place = package_folder("bfcl_eval", "bfcl-eval", folder)
-    source = BfclSource(place, rungs=tuple(rungs))
+    source = BfclSource(place, levels=tuple(levels))
     return ToolCallEnv(
         name="bfcl", source=source, form=form, examples=examples, output_chars=output_chars, step_votes=step_votes
     )
@@ -66,21 +66,21 @@ def bfcl(
 class BfclSource:
     """See `TaskSource`. Levels are the package's categories; prompts show no solved tasks."""
 
-    def __init__(self, package: Path, *, rungs: Sequence[str]) -> None:
-        for rung in rungs:
-            if rung not in (*SINGLE, *MULTI):
-                raise ConfigError(f"no rung {rung!r} in bfcl", remedy=f"known: {', '.join((*SINGLE, *MULTI))}")
+    def __init__(self, package: Path, *, levels: Sequence[str]) -> None:
+        for level in levels:
+            if level not in (*SINGLE, *MULTI):
+                raise ConfigError(f"no level {level!r} in bfcl", remedy=f"known: {', '.join((*SINGLE, *MULTI))}")
         self._package = package
         self._rows = {
-            f"{rung}/{row['id'].rpartition('_')[2] if rung in MULTI else row['id'].removeprefix(rung + '_')}": row
-            for rung in (rungs or (*SINGLE, *MULTI))
-            for row in _rows(package / "data", rung)
+            f"{level}/{row['id'].rpartition('_')[2] if level in MULTI else row['id'].removeprefix(level + '_')}": row
+            for level in (levels or (*SINGLE, *MULTI))
+            for row in _rows(package / "data", level)
         }
 
     def ids(self, split: Split) -> Sequence[str]:
         return tuple(task for task in self._rows if split_of(self.instruction(task)) == split)
 
-    def rung(self, task: str) -> str:
+    def level(self, task: str) -> str:
         return task.partition("/")[0]
 
     def _row(self, task: str) -> Mapping[str, Any]:
@@ -93,7 +93,7 @@ class BfclSource:
 
     def gold(self, task: str) -> Sequence[WantedCall | str]:
         row = self._row(task)
-        if self.rung(task) in SINGLE:
+        if self.level(task) in SINGLE:
             return [WantedCall(tool=_plain_name(name), arguments=_chosen(values)) for name, values in _wanted(row)]
         signatures = {tool.name: tool for tool in self._tools(row)}
         solution: list[WantedCall | str] = []
@@ -103,7 +103,7 @@ class BfclSource:
 
     def begin(self, task: str, *, examples: int) -> ToolEpisode:
         row = self._row(task)
-        if self.rung(task) in SINGLE:
+        if self.level(task) in SINGLE:
             wanted = _wanted(row)
             tools = [_tool(function) for function in row["function"]]
             return self._episode(self.instruction(task), tools, AcceptedCalls(wanted=wanted), len(wanted))
@@ -124,11 +124,11 @@ class BfclSource:
 
 
 @lru_cache(maxsize=32)
-def _rows(data: Path, rung: str) -> list[dict[str, Any]]:
-    answers = {row["id"]: row["ground_truth"] for row in _lines(data / "possible_answer" / f"BFCL_v4_{rung}.json")}
+def _rows(data: Path, level: str) -> list[dict[str, Any]]:
+    answers = {row["id"]: row["ground_truth"] for row in _lines(data / "possible_answer" / f"BFCL_v4_{level}.json")}
     return [
         {**row, "ground_truth": answers[row["id"]]}
-        for row in _lines(data / f"BFCL_v4_{rung}.json")
+        for row in _lines(data / f"BFCL_v4_{level}.json")
         if row["id"] in answers
     ]
 

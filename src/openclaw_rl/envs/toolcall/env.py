@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from openclaw_rl.envs.actions import Action, ActionForm, bounded, call_of, calls_of, result_of, vote_on, worked_prompt
-from openclaw_rl.envs.ladders import SourcedEnv
-from openclaw_rl.envs.toolcall.sources import FileSource, LadderSource, TaskSource, ToolEpisode, fenced
+from openclaw_rl.envs.curricula import SourcedEnv
+from openclaw_rl.envs.toolcall.sources import CurriculumSource, FileSource, TaskSource, ToolEpisode, fenced
 from openclaw_rl.envs.toolcall.tools_config import SupportsTurns, WantedCall, signature, written_calls
 from openclaw_rl.errors import EnvFailed
 from openclaw_rl.ports import Observation
@@ -108,16 +108,16 @@ def toolcall(
     tools_config: Path | None,
     form: ActionForm,
     examples: int | None,
-    rungs: Sequence[str],
-    per_rung: int,
+    levels: Sequence[str],
+    per_level: int,
     output_chars: int,
     step_votes: bool,
 ) -> ToolCallEnv:
     """Create the environment with the curriculum's tasks, or with those from ``tools_config``."""
     source: TaskSource = (
-        LadderSource(rungs=tuple(rungs), per_rung=per_rung)
+        CurriculumSource(levels=tuple(levels), per_level=per_level)
         if tools_config is None
-        else FileSource(Path(tools_config), rungs=tuple(rungs))
+        else FileSource(Path(tools_config), levels=tuple(levels))
     )
     return ToolCallEnv(
         name="toolcall",

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from openclaw_rl.envs.actions import ActionForm
-from openclaw_rl.envs.ladders import Split, split_of
+from openclaw_rl.envs.curricula import Split, split_of
 from openclaw_rl.envs.toolcall.env import ToolCallEnv
 from openclaw_rl.envs.toolcall.sources import ToolEpisode
 from openclaw_rl.envs.toolcall.tasks_file import FileTask, FileWorld
@@ -20,14 +20,20 @@ from openclaw_rl.errors import ConfigError
 STEPS = 4
 SEED = 7
 DEFAULT = ("basic_arithmetic", "chain_sum", "gcd", "lcm", "prime_factorization", "count_bits", "letter_counting")
-"""generators used if env.rungs is empty"""
+"""generators used if env.levels is empty"""
 
 
 def reasoning_gym(
-    *, form: ActionForm, examples: int | None, rungs: Sequence[str], per_rung: int, output_chars: int, step_votes: bool
+    *,
+    form: ActionForm,
+    examples: int | None,
+    levels: Sequence[str],
+    per_level: int,
+    output_chars: int,
+    step_votes: bool,
 ) -> ToolCallEnv:
-    """Create the environment with ``per_rung`` tasks per generator."""
-    source = GymSource(rungs=tuple(rungs) or DEFAULT, per_rung=per_rung)
+    """Create the environment with ``per_level`` tasks per generator."""
+    source = GymSource(levels=tuple(levels) or DEFAULT, per_level=per_level)
     return ToolCallEnv(
         name="reasoning-gym",
         source=source,
@@ -52,33 +58,33 @@ def _package() -> Any:
 class GymSource:
     """See `TaskSource`."""
 
-    def __init__(self, *, rungs: Sequence[str], per_rung: int) -> None:
+    def __init__(self, *, levels: Sequence[str], per_level: int) -> None:
         datasets = _package().factory.DATASETS
-        for rung in rungs:
-            if rung not in datasets:
-                raise ConfigError(f"reasoning-gym has no generator {rung!r}", remedy="its README lists them")
-        self._rungs, self._per_rung = rungs, per_rung
+        for level in levels:
+            if level not in datasets:
+                raise ConfigError(f"reasoning-gym has no generator {level!r}", remedy="its README lists them")
+        self._levels, self._per_level = levels, per_level
 
     def ids(self, split: Split) -> Sequence[str]:
-        count = self._per_rung if split == "train" else max(1, self._per_rung // 2)
-        return tuple(task for rung in self._rungs for task in self._of(rung, split)[:count])
+        count = self._per_level if split == "train" else max(1, self._per_level // 2)
+        return tuple(task for level in self._levels for task in self._of(level, split)[:count])
 
-    def _of(self, rung: str, split: Split) -> list[str]:
+    def _of(self, level: str, split: Split) -> list[str]:
         tasks: dict[str, str] = {}
-        for number in range(4 * self._per_rung):
-            question = _task(rung, number).instruction
+        for number in range(4 * self._per_level):
+            question = _task(level, number).instruction
             if split_of(question) == split:
-                tasks.setdefault(question, f"{rung}/{number}")
+                tasks.setdefault(question, f"{level}/{number}")
         return list(tasks.values())
 
-    def rung(self, task: str) -> str:
+    def level(self, task: str) -> str:
         return task.partition("/")[0]
 
     def _found(self, task: str) -> FileTask:
-        rung, _, number = task.partition("/")
-        if rung not in self._rungs or not number.isdecimal():
-            raise ConfigError(f"no task {task!r} in reasoning-gym", remedy=f"name one as {self._rungs[0]}/0")
-        return _task(rung, int(number))
+        level, _, number = task.partition("/")
+        if level not in self._levels or not number.isdecimal():
+            raise ConfigError(f"no task {task!r} in reasoning-gym", remedy=f"name one as {self._levels[0]}/0")
+        return _task(level, int(number))
 
     def instruction(self, task: str) -> str:
         return self._found(task).instruction
@@ -101,17 +107,17 @@ class GymSource:
 
 
 @lru_cache(maxsize=128)
-def _generator(rung: str) -> Any:
-    return _package().create_dataset(rung, seed=SEED, size=1 << 16)
+def _generator(level: str) -> Any:
+    return _package().create_dataset(level, seed=SEED, size=1 << 16)
 
 
 @lru_cache(maxsize=65536)
-def _task(rung: str, number: int) -> FileTask:
-    generator = _generator(rung)
+def _task(level: str, number: int) -> FileTask:
+    generator = _generator(level)
     entry = generator[number]
     return FileTask(
-        id=f"{rung}/{number}",
-        rung=rung,
+        id=f"{level}/{number}",
+        level=level,
         instruction=entry["question"],
         check=_check(generator, entry),
         gold=str(entry["answer"]) if entry["answer"] is not None else None,

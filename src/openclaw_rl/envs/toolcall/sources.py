@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from openclaw_rl.envs.ladders import Split, TaskSet
+from openclaw_rl.envs.curricula import Split, TaskSet
 from openclaw_rl.envs.toolcall import tasks_file
-from openclaw_rl.envs.toolcall.ladder import LADDER, CallTask
+from openclaw_rl.envs.toolcall.curriculum import CURRICULUM, CallTask
 from openclaw_rl.envs.toolcall.tools_config import (
     INTERPRETER,
     KNOWN,
-    LadderWorld,
+    CurriculumWorld,
     ToolWorld,
     WantedCall,
     as_call,
@@ -50,31 +50,31 @@ class TaskSource(TaskSet, Protocol):
     def begin(self, task: str, *, examples: int) -> ToolEpisode: ...
 
 
-class LadderSource:
+class CurriculumSource:
     """Generated tasks."""
 
-    def __init__(self, *, rungs: Sequence[str], per_rung: int) -> None:
-        self._rungs, self._per_rung = rungs, per_rung
+    def __init__(self, *, levels: Sequence[str], per_level: int) -> None:
+        self._levels, self._per_level = levels, per_level
 
     def ids(self, split: Split) -> Sequence[str]:
-        count = self._per_rung if split == "train" else max(1, self._per_rung // 2)
-        return LADDER.ids(split, rungs=self._rungs, per_rung=count)
+        count = self._per_level if split == "train" else max(1, self._per_level // 2)
+        return CURRICULUM.ids(split, levels=self._levels, per_level=count)
 
-    def rung(self, task: str) -> str:
+    def level(self, task: str) -> str:
         return task.partition("/")[0]
 
     def instruction(self, task: str) -> str:
-        return LADDER.task(task).instruction
+        return CURRICULUM.task(task).instruction
 
     def gold(self, task: str) -> Sequence[WantedCall | str]:
-        return LADDER.task(task).gold
+        return CURRICULUM.task(task).gold
 
     def begin(self, task: str, *, examples: int) -> ToolEpisode:
-        definition = LADDER.task(task)
+        definition = CURRICULUM.task(task)
         return ToolEpisode(
             instruction=definition.instruction,
             tools=tuple(KNOWN[name] for name in definition.tools),
-            world=LadderWorld(wanted=definition.wanted, facts=definition.facts, printed=definition.printed),
+            world=CurriculumWorld(wanted=definition.wanted, facts=definition.facts, printed=definition.printed),
             steps=definition.steps,
             answered=False,
             examples=tuple(
@@ -85,7 +85,7 @@ class LadderSource:
 
 def _examples(task: str, asked: CallTask, count: int) -> Sequence[CallTask]:
     """Return solved tasks that use only this task's tools, first one per tool, to show the choice between them."""
-    fit = [example for example in LADDER.examples(task, _SEARCHED) if example.called <= set(asked.tools)]
+    fit = [example for example in CURRICULUM.examples(task, _SEARCHED) if example.called <= set(asked.tools)]
     firsts = list({example.called: example for example in reversed(fit)}.values())
     return sorted(fit, key=lambda example: example not in firsts)[:count]
 
@@ -93,21 +93,21 @@ def _examples(task: str, asked: CallTask, count: int) -> Sequence[CallTask]:
 class FileSource:
     """A user's own tasks and tools."""
 
-    def __init__(self, config: Path, *, rungs: Sequence[str]) -> None:
+    def __init__(self, config: Path, *, levels: Sequence[str]) -> None:
         self._config = read_tools_config(config)
         self._tasks = tasks_file.read_tasks(self._config.tasks)
-        self._rungs = rungs
+        self._levels = levels
 
     def ids(self, split: Split) -> Sequence[str]:
-        return tasks_file.ids(self._tasks, split, self._rungs)
+        return tasks_file.ids(self._tasks, split, self._levels)
 
     def _task(self, task: str) -> tasks_file.FileTask:
         if task not in self._tasks:
             raise ConfigError(f"no task {task!r} in {self._config.tasks}", remedy="'openclaw-rl envs list' shows them")
         return self._tasks[task]
 
-    def rung(self, task: str) -> str:
-        return self._task(task).rung
+    def level(self, task: str) -> str:
+        return self._task(task).level
 
     def instruction(self, task: str) -> str:
         return self._task(task).instruction

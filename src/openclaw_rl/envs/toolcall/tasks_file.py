@@ -1,7 +1,7 @@
 """Reads a user's own tasks: JSONL, one task per line, each with a check for the answer.
 
     {"id": "mass-1", "prompt": "How many kg are 10 lb?", "check": "number", "answer": 4.536, "tolerance": 0.01}
-    {"prompt": "Who sells the most?", "check": "exact", "answer": "Ana", "rung": "lookup"}
+    {"prompt": "Who sells the most?", "check": "exact", "answer": "Ana", "level": "lookup"}
     {"prompt": "Write the date.", "check": "regex", "answer": "\\\\d{4}-\\\\d\\\\d-\\\\d\\\\d", "gold": "2024-05-01"}
     {"prompt": "Sort these.", "check": "checks.py:is_sorted", "answer": [3, 1, 2], "gold": "1 2 3"}
 
@@ -20,7 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from openclaw_rl.envs.ladders import split_of
+from openclaw_rl.envs.curricula import split_of
 from openclaw_rl.envs.toolcall.tools_config import REMEDY, OwnTool, load_function
 from openclaw_rl.errors import ConfigError, EnvFailed
 
@@ -33,7 +33,7 @@ class FileTask:
     """A task from a file. ``check`` scores an answer from 0 to 1; ``gold`` is an answer that passes, if known."""
 
     id: str
-    rung: str
+    level: str
     instruction: str
     check: Check
     gold: str | None
@@ -68,7 +68,7 @@ def _task(line: str, path: Path, number: int) -> FileTask:
     default_gold = str(row["answer"]) if row["check"] in ("exact", "number") else None
     return FileTask(
         id=str(row.get("id", f"{path.stem}/{number}")),
-        rung=str(row.get("rung", path.stem)),
+        level=str(row.get("level", row.get("rung", path.stem))),
         instruction=row["prompt"],
         check=_check(row, path.parent, where),
         gold=str(row["gold"]) if "gold" in row else default_gold,
@@ -123,10 +123,12 @@ def _plain(text: str) -> str:
     return " ".join(text.casefold().split()).strip(" .")
 
 
-def ids(tasks: Mapping[str, FileTask], split: str, rungs: Sequence[str]) -> tuple[str, ...]:
-    """Return the task ids in a split, of these levels, or of all if ``rungs`` is empty."""
+def ids(tasks: Mapping[str, FileTask], split: str, levels: Sequence[str]) -> tuple[str, ...]:
+    """Return the task ids in a split, of these levels, or of all if ``levels`` is empty."""
     return tuple(
-        task.id for task in tasks.values() if split_of(task.instruction) == split and (not rungs or task.rung in rungs)
+        task.id
+        for task in tasks.values()
+        if split_of(task.instruction) == split and (not levels or task.level in levels)
     )
 
 

@@ -166,7 +166,7 @@ class WantedCall:
 
 
 @dataclass(slots=True, kw_only=True)
-class LadderWorld:
+class CurriculumWorld:
     """Solved when exactly the required calls were made; lookups are free.
 
     ``facts`` are lookup results by tool and key. ``printed`` replaces the calls: a program must print it.

@@ -27,11 +27,11 @@ export function toast(words, kind = "") {
   made.className = `toast ${kind}`;
   made.setAttribute("role", kind === "bad" ? "alert" : "status");
   made.textContent = words;
-  shelf().append(made);
+  messages().append(made);
   setTimeout(() => made.remove(), kind === "bad" || words.length > 60 ? 9000 : 4000);
 }
 
-function shelf() {
+function messages() {
   let found = document.querySelector(".toasts");
   if (!found) {
     found = document.createElement("div");

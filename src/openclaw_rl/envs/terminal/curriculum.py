@@ -10,7 +10,7 @@ import random
 from collections import Counter
 from dataclasses import replace
 
-from openclaw_rl.envs.ladders import WORDS, Ladder
+from openclaw_rl.envs.curricula import WORDS, Curriculum
 from openclaw_rl.envs.sandbox import HOME
 from openclaw_rl.envs.terminal.tasks import FileHolds, Holds, Printed, TerminalTask
 
@@ -261,9 +261,9 @@ def tidy_up(rng: random.Random) -> TerminalTask:
     )
 
 
-LADDER: Ladder[TerminalTask] = Ladder(
+CURRICULUM: Curriculum[TerminalTask] = Curriculum(
     name="terminal",
-    rungs={
+    levels={
         "print-word": print_word,
         "make-folder": make_folder,
         "write-word": write_word,

@@ -4,8 +4,8 @@ The train process uploads a version's weights before the version is announced as
 loads them. A manifest is written last and lists every file with its digest: a version without a manifest is not
 available yet, and a file that does not match its digest is not used.
 
-    SHELF/000007/adapter_model.safetensors    as in RUN_DIR/versions/000007
-    SHELF/000007.json                         {"files": {"adapter_model.safetensors": "sha256 ..."}}
+    STORE/000007/adapter_model.safetensors    as in RUN_DIR/versions/000007
+    STORE/000007.json                         {"files": {"adapter_model.safetensors": "sha256 ..."}}
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CHUNK: Final = 1 << 20
 _EXTRAS: Final = {"s3": ("s3fs", "s3"), "s3a": ("s3fs", "s3"), "gs": ("gcsfs", "gs"), "gcs": ("gcsfs", "gs")}
 
 
-class VersionShelf:
+class ArtifactStore:
     """The artifact store at an address: a folder, or a URL that fsspec supports (s3://, gs://).
 
     Raises MissingExtra if the package for such an address is not installed.
@@ -136,9 +136,9 @@ class VersionShelf:
 class FetchedVersions(LiveVersions):
     """The versions in a run with remote weights: the live version is fetched before it is returned."""
 
-    def __init__(self, ledger: VersionReader, shelf: VersionShelf, directory: Path) -> None:
+    def __init__(self, ledger: VersionReader, store: ArtifactStore, directory: Path) -> None:
         super().__init__(ledger)
-        self._shelf = shelf
+        self._store = store
         self._directory = directory
 
     def live(self, user: str | None = None) -> Version | None:
@@ -149,7 +149,7 @@ class FetchedVersions(LiveVersions):
         here = self._here(version)
         assert here.adapter is not None
         if not Path(here.adapter).is_dir():
-            self._shelf.fetch(Path(here.adapter).name, Path(here.adapter))
+            self._store.fetch(Path(here.adapter).name, Path(here.adapter))
             self._forget()
         return here
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from openclaw_rl.envs.ladders import WORDS, Ladder
+from openclaw_rl.envs.curricula import WORDS, Curriculum
 from openclaw_rl.envs.toolcall.tools_config import WantedCall
 
 ROOMS = ("kitchen", "bedroom", "bathroom", "hall", "garage", "office", "attic", "cellar", "garden", "library")
@@ -154,9 +154,9 @@ def total_price(rng: random.Random) -> CallTask:
     )
 
 
-LADDER: Ladder[CallTask] = Ladder(
+CURRICULUM: Curriculum[CallTask] = Curriculum(
     name="toolcall",
-    rungs={
+    levels={
         "timer": timer,
         "weather": weather,
         "sums": sums,

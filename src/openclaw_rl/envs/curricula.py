@@ -1,6 +1,6 @@
 """Curricula: any number of seeded, generated tasks, in levels from easy to hard, split into train and held-out.
 
-A task is named ``RUNG/NUMBER`` and is the same on every machine. Its split is a hash of its instruction: no held-out
+A task is named ``LEVEL/NUMBER`` and is the same on every machine. Its split is a hash of its instruction: no held-out
 instruction occurs in training, however many tasks are generated.
 """
 
@@ -31,7 +31,7 @@ acorn anchor apple arrow badge banjo barley basket beacon birch blanket boat bot
 button cabin candle canyon carpet castle cedar chalk cherry circle cliff clock clover coin comet copper coral corner
 cotton cradle crane creek crown daisy desert dragon drum eagle ember engine falcon feather fern field flute forest
 fossil fountain fox galaxy garden ginger glacier goose granite grape hammer harbor hazel helmet hill honey horse
-island ivory jacket jasmine jungle kettle kite ladder lake lantern laurel lemon lily linen lion magnet maple marble
+island ivory jacket jasmine jungle kettle kite curriculum lake lantern laurel lemon lily linen lion magnet maple marble
 meadow melon mint mirror moon moss mountain needle nest oak oasis ocean olive onion orange orchid otter owl paddle
 palace panda paper peach pearl pebble pepper piano pigeon pine planet plum pocket pond poppy prairie pumpkin quartz
 rabbit raven ribbon river robin rocket rose saddle salmon sand school shadow shell silver spoon spruce squirrel star
@@ -42,59 +42,59 @@ WORDS = tuple(_WORDS.split())
 """plain names for files, folders and contents"""
 
 
-class LadderTask(Protocol):
+class CurriculumTask(Protocol):
     """The attributes that a curriculum reads from a task."""
 
     @property
     def instruction(self) -> str: ...
 
 
-T = TypeVar("T", bound=LadderTask)
+T = TypeVar("T", bound=CurriculumTask)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Ladder(Generic[T]):
+class Curriculum(Generic[T]):
     """The levels of an environment, from easy to hard: functions that generate a task from random numbers."""
 
     name: str
-    rungs: Mapping[str, Callable[[random.Random], T]]
+    levels: Mapping[str, Callable[[random.Random], T]]
 
     def task(self, task: str) -> T:
         """Return the task with this id; raise ConfigError if it does not exist."""
-        rung, _, number = task.partition("/")
-        if rung not in self.rungs or not number.isdecimal():
-            raise ConfigError(f"no task {task!r} in {self.name}", remedy=f"name one as {next(iter(self.rungs))}/0")
-        return self.rungs[rung](random.Random(f"{self.name}/{rung}/{number}"))
+        level, _, number = task.partition("/")
+        if level not in self.levels or not number.isdecimal():
+            raise ConfigError(f"no task {task!r} in {self.name}", remedy=f"name one as {next(iter(self.levels))}/0")
+        return self.levels[level](random.Random(f"{self.name}/{level}/{number}"))
 
-    def ids(self, split: Split, *, rungs: Sequence[str], per_rung: int) -> tuple[str, ...]:
-        """Return ``per_rung`` ids per level (all levels if ``rungs`` is empty), levels in turn, no instruction
+    def ids(self, split: Split, *, levels: Sequence[str], per_level: int) -> tuple[str, ...]:
+        """Return ``per_level`` ids per level (all levels if ``levels`` is empty), levels in turn, no instruction
         repeated.
         """
-        for rung in rungs:
-            if rung not in self.rungs:
-                raise ConfigError(f"no rung {rung!r} in {self.name}", remedy=f"known: {', '.join(self.rungs)}")
-        lists = [_of_rung(self, rung, split, per_rung) for rung in (rungs or self.rungs)]
+        for level in levels:
+            if level not in self.levels:
+                raise ConfigError(f"no level {level!r} in {self.name}", remedy=f"known: {', '.join(self.levels)}")
+        lists = [_of_level(self, level, split, per_level) for level in (levels or self.levels)]
         return tuple(task for task in chain.from_iterable(zip_longest(*lists)) if task is not None)
 
     def examples(self, task: str, count: int) -> tuple[T, ...]:
         """Return other training tasks of the same level, which a prompt may show solved."""
-        instruction, rung = self.task(task).instruction, task.partition("/")[0]
-        candidates = (self.task(candidate) for candidate in _of_rung(self, rung, "train", count + 1))
+        instruction, level = self.task(task).instruction, task.partition("/")[0]
+        candidates = (self.task(candidate) for candidate in _of_level(self, level, "train", count + 1))
         return tuple(islice((candidate for candidate in candidates if candidate.instruction != instruction), count))
 
 
 @lru_cache(maxsize=1024)
-def _of_rung(ladder: Ladder[T], rung: str, split: Split, count: int) -> tuple[str, ...]:
-    return tuple(islice(_distinct(ladder, rung, split, SEARCHED * max(count, 10)), count))
+def _of_level(curriculum: Curriculum[T], level: str, split: Split, count: int) -> tuple[str, ...]:
+    return tuple(islice(_distinct(curriculum, level, split, SEARCHED * max(count, 10)), count))
 
 
-def _distinct(ladder: Ladder[T], rung: str, split: Split, most: int) -> Iterator[str]:
+def _distinct(curriculum: Curriculum[T], level: str, split: Split, most: int) -> Iterator[str]:
     instructions: set[str] = set()
     for number in range(most):
-        instruction = ladder.task(f"{rung}/{number}").instruction
+        instruction = curriculum.task(f"{level}/{number}").instruction
         if instruction not in instructions and split_of(instruction) == split:
             instructions.add(instruction)
-            yield f"{rung}/{number}"
+            yield f"{level}/{number}"
 
 
 def split_of(instruction: str) -> Split:
@@ -140,7 +140,7 @@ class TaskSet(Protocol):
 
     def ids(self, split: Split) -> Sequence[str]: ...
 
-    def rung(self, task: str) -> str: ...
+    def level(self, task: str) -> str: ...
 
     def instruction(self, task: str) -> str: ...
 
@@ -164,8 +164,8 @@ class SourcedEnv(Generic[S]):
     def held_out(self) -> Sequence[str]:
         return self._source.ids("held-out")
 
-    def rung(self, task: str) -> str:
-        return self._source.rung(task)
+    def level(self, task: str) -> str:
+        return self._source.level(task)
 
     def instruction(self, task: str) -> str:
         return self._source.instruction(task)
