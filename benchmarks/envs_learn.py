@@ -8,8 +8,8 @@ Each run is the product itself: `openclaw-rl up --preset cpu-env --env NAME` in 
 trainer, gate, a pool of sandboxes) until so many steps are taken or so many minutes are over. Before and after it the
 live version plays tasks that never train, ``--count`` of each level, none of which the gate plays. The named
 alternative is the same prompt, untrained. ``--reward votes``: beside the outcome each step gets a vote
-(`env.step_votes`). Several values of --lr, --group and --reward are a sweep; each run writes OUT/NAME.json as soon as it has a figure, and
-``--report`` shows what is there.
+(`env.step_votes`). Several values of --lr, --group and --reward are a sweep; each run writes OUT/NAME.json as soon as
+it has a figure, and ``--report`` shows what is there.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ import httpx2
 from openclaw_rl.app.judges import judge_loop_settings, llm_settings
 from openclaw_rl.config import Config
 from openclaw_rl.judge import AutoJudge, CustomJudge, JudgeLoop, LlmJudge, RulesJudge
+from openclaw_rl.judge.feedback_classifier.judge import FeedbackClassifierJudge, KindClassifier
 from openclaw_rl.judge.hints import HintLimits
 from openclaw_rl.judge.llm import LlmSettings
-from openclaw_rl.judge.reader.judge import KindClassifier, ReaderJudge
 from openclaw_rl.judge.voters import EndpointVoter
 from openclaw_rl.ports import Judge, Score
 
@@ -55,8 +55,8 @@ def rules_judge() -> RulesJudge:
     return RulesJudge(limits=LIMITS)
 
 
-def reader_judge(classifier: KindClassifier | None = None) -> ReaderJudge:
-    return ReaderJudge(limits=LIMITS, classifier=classifier)
+def reader_judge(classifier: KindClassifier | None = None) -> FeedbackClassifierJudge:
+    return FeedbackClassifierJudge(limits=LIMITS, classifier=classifier)
 
 
 def auto_judge(llm: Judge | None = None) -> AutoJudge:

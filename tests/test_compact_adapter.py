@@ -14,7 +14,7 @@ from torch import nn  # noqa: E402
 
 from openclaw_rl.backends.hf.adapters import version_model  # noqa: E402
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "scripts" / "judge_reader"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "scripts" / "feedback_classifier"))
 from compact import compact  # noqa: E402 (a script beside the package)
 
 RANK, WIDTH = 4, 32

@@ -12,11 +12,11 @@ from defaults import engine_args
 from test_local_models import embedded, quiet  # noqa: F401 (a fixture)
 
 from openclaw_rl.backends.local.engine.policy import LocalPolicy
-from openclaw_rl.judge.reader.judge import SHIPPED, PolicyClassifier, classifier_for, classifier_in
+from openclaw_rl.judge.feedback_classifier.judge import SHIPPED, PolicyClassifier, classifier_for, classifier_in
 
 pytestmark = pytest.mark.slow
 
-PROBE = Path(__file__).parent / "data" / "reader_probe.jsonl"
+PROBE = Path(__file__).parent / "data" / "classifier_probe.jsonl"
 
 
 def test_the_engine_reads_messages_as_the_trained_classifier_did(embedded: Path) -> None:  # noqa: F811 (the fixture)

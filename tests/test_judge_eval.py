@@ -181,7 +181,9 @@ def test_the_default_judge_is_measured_as_it_judges_with_its_classifier(tmp_path
     (tmp_path / "a.jsonl").write_text("\n".join(LINES))
     whole = json.loads(run("eval", str(tmp_path), "--json").stdout)
     assert whole["classifier"].startswith("SmolLM2-135M-Instruct-")
-    alone = json.loads(run("eval", str(tmp_path), "--set", "judge.reader.classifier=false", "--json").stdout)
+    alone = json.loads(
+        run("eval", str(tmp_path), "--set", "judge.feedback_classifier.classifier=false", "--json").stdout
+    )
     assert alone["classifier"] is None
     assert (whole["rows"], alone["rows"]) == (7, 7)
 

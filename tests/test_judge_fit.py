@@ -17,8 +17,8 @@ from openclaw_rl.backends.local.classifier.model import BATCH_TOKENS, batches
 from openclaw_rl.backends.local.engine.policy import LocalPolicy
 from openclaw_rl.cli import cli
 from openclaw_rl.errors import ConfigError
-from openclaw_rl.judge.reader.combination import KINDS
-from openclaw_rl.judge.reader.judge import PolicyClassifier, classifier_for
+from openclaw_rl.judge.feedback_classifier.combination import KINDS
+from openclaw_rl.judge.feedback_classifier.judge import PolicyClassifier, classifier_for
 
 pytestmark = pytest.mark.slow
 

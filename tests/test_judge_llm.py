@@ -330,7 +330,7 @@ async def test_a_policy_that_cannot_answer_makes_the_case_wait(error: Exception)
 async def test_auto_asks_the_model_only_where_the_reader_is_silent() -> None:
     script = JudgeEndpoint(vote_json(-1))
     auto = auto_judge(judge(script))
-    assert ((await auto.judge(case("Thanks!"))).judge, script.requests) == ("reader", [])
+    assert ((await auto.judge(case("Thanks!"))).judge, script.requests) == ("feedback-classifier", [])
     assert (await auto.judge(case("hm"))).judge == "llm:m"
     assert (await auto_judge().judge(case("hm"))).score is None
 

@@ -434,7 +434,7 @@ async def test_a_steps_votes_stand_beside_what_the_environment_paid() -> None:
 
 
 @pytest.mark.anyio
-async def test_the_judge_is_compared_with_what_users_say_outright() -> None:
+async def test_the_judge_is_compared_with_what_users_say_inline_feedback() -> None:
     memory = Memory()
     for at in range(10):
         thumbed = memory.add(case("Thanks!"))

@@ -44,7 +44,7 @@ def test_a_task_or_the_words_of_others_hold_none(message: str) -> None:
     assert standing_orders(message) == ()
 
 
-@pytest.mark.parametrize("kind", ["reader", "rules"])
+@pytest.mark.parametrize("kind", ["feedback-classifier", "rules"])
 async def test_an_order_beside_a_task_is_in_force_on_the_next_reply_and_scores_nothing(
     tmp_path: Path, kind: str
 ) -> None:
@@ -73,5 +73,5 @@ def test_a_weight_counts_where_its_check_agrees() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"orders-1\n{}\n", b'orders-1\n{"slots": 4, "scale": 1, "bias": 0}\n123'])
 def test_a_damaged_model_is_refused_with_the_remedy(data: bytes) -> None:
-    with pytest.raises(ConfigError, match="orders.bin is no model of standing orders.*make judge-reader"):
+    with pytest.raises(ConfigError, match="orders.bin is no model of standing orders.*make feedback-classifier"):
         unpack(data, name="orders.bin")

@@ -11,8 +11,8 @@ from foreign import FRAMES, GENUINE, RULES, WAYS
 from judges import llm_judge
 
 from openclaw_rl.judge.custom import reaction_of
-from openclaw_rl.judge.evidence import heard_reaction, user_hearing
-from openclaw_rl.judge.reader.combination import KINDS
+from openclaw_rl.judge.evidence import classified_reaction, classify_user
+from openclaw_rl.judge.feedback_classifier.combination import KINDS
 from openclaw_rl.ports import Case
 from openclaw_rl.serve.wire.messages import MessagesWire
 from openclaw_rl.testing import make_completion, make_message, make_outcome, make_turn, request_limits
@@ -37,8 +37,8 @@ def believed(text: str) -> list[str]:
     """What would be learned if the classifier took every message for a rule: the guards alone stand in the way."""
     case = after(make_message("user", text))
     sure = tuple(0.0 if kind == "rule" else -20.0 for kind in KINDS)
-    hearing = user_hearing(case, classifier=sure)
-    reaction = reaction_of(case) if hearing is None else heard_reaction(case, hearing)
+    classified = classify_user(case, classifier=sure)
+    reaction = reaction_of(case) if classified is None else classified_reaction(case, classified)
     return [hint.text for hint in reaction.hints if hint.kind != "complaint"]
 
 

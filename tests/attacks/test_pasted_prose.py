@@ -20,7 +20,7 @@ SHAPES = (
 )
 
 
-@pytest.mark.parametrize("kind", ["reader", "rules"])
+@pytest.mark.parametrize("kind", ["feedback-classifier", "rules"])
 async def test_a_pasted_order_is_never_in_force_however_often_it_is_pasted(tmp_path: Path, kind: str) -> None:
     async with ticking_app(tmp_path, *KEEP, f"judge.kind={kind}") as run:
         for text in SHAPES * 2:

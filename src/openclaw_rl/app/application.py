@@ -28,8 +28,8 @@ from openclaw_rl.app.devices import device_notes, visible_gpus
 from openclaw_rl.app.environments import episode_patience, held_out_tasks
 from openclaw_rl.app.factories import (
     build_generation,
+    build_inline_feedback,
     build_limits,
-    build_outright,
     build_people,
     build_policy,
     build_recording,
@@ -304,7 +304,7 @@ class App:
             limits=build_limits(self.config),
             generation=build_generation(self.config, self.policy, when_ready(self.ready, self._generate())),
             recording=build_recording(self.config),
-            outright=build_outright(self.config),
+            inline_feedback=build_inline_feedback(self.config),
             notes=standing_notes(self.config, self._book(), self.policy),
             control=partial(submit_control, ledger_place(self.config)),
             delete=partial(delete_session, ledger_place(self.config)),

@@ -26,7 +26,7 @@ from openclaw_rl.types import Prompt, Sample, Sampling, Version, environment_of
 from openclaw_rl.versions import ArtifactStore, FetchedVersions, LiveVersions
 
 if TYPE_CHECKING:
-    from openclaw_rl.serve.redact import GenerationRules, OutrightRules, RecordingRules
+    from openclaw_rl.serve.redact import GenerationRules, InlineFeedbackRules, RecordingRules
     from openclaw_rl.serve.request import RequestLimits
     from openclaw_rl.train.samples import SampleSettings
 
@@ -216,14 +216,14 @@ def build_recording(config: Config) -> RecordingRules:
     )
 
 
-def build_outright(config: Config) -> OutrightRules:
+def build_inline_feedback(config: Config) -> InlineFeedbackRules:
     """Return the rules for inline feedback commands, and the reader for their conversations."""
     from openclaw_rl.collect.loop import ThreadLookup
-    from openclaw_rl.serve.redact import OutrightRules
+    from openclaw_rl.serve.redact import InlineFeedbackRules
 
     judge = config.judge
-    return OutrightRules(
-        enabled=config.serve.outright, shortest=judge.hint_min, longest=judge.hint_max, reader=ThreadLookup()
+    return InlineFeedbackRules(
+        enabled=config.serve.inline_feedback, shortest=judge.hint_min, longest=judge.hint_max, reader=ThreadLookup()
     )
 
 

@@ -24,12 +24,12 @@ from openclaw_rl.types import Doubt, Json, Sampling
 
 if TYPE_CHECKING:
     from openclaw_rl.judge.availability import TokenBudget
+    from openclaw_rl.judge.feedback_classifier.judge import FeedbackClassifierJudge
     from openclaw_rl.judge.hints import HintLimits
     from openclaw_rl.judge.hosted import HostedParts
     from openclaw_rl.judge.llm import LlmSettings
     from openclaw_rl.judge.loop import JudgeLoopSettings
     from openclaw_rl.judge.measured import MeasuredJudge
-    from openclaw_rl.judge.reader.judge import ReaderJudge
     from openclaw_rl.judge.voters import EndpointSettings
 
 
@@ -253,12 +253,12 @@ def build_judge(config: Config, policy: Policy | None) -> Judge:
     if judge.kind == "auto":
         asks_model = judge.llm.model == "policy" or (judge.llm.base_url and judge.llm.model)
         llm = _named(config, "llm", policy) if asks_model else None
-        default = AutoJudge(reader=build_reader(config, policy), llm=llm)
+        default = AutoJudge(classifier=build_feedback_classifier(config, policy), llm=llm)
         if policy is not None and (served or judges_itself(config) or judge.llm.model == "policy"):
             return measured_policy(config, default, policy)
         return default if llm is None else measured_endpoint(config, default, budget=getattr(llm, "tokens", None))
-    if judge.kind == "reader":
-        return build_reader(config, policy)
+    if judge.kind == "feedback-classifier":
+        return build_feedback_classifier(config, policy)
     return _named(config, judge.kind, policy)
 
 
@@ -290,20 +290,20 @@ def asks_policy(config: Config) -> bool:
 def _classifies(config: Config) -> bool:
     """Return True if the feedback classifier may be used: an adapter on the policy, if it can run here."""
     judge = config.judge
-    reads = judge.kind in ("auto", "reader") and judge.reader.classifier and not judge.custom
+    reads = judge.kind in ("auto", "feedback-classifier") and judge.feedback_classifier.classifier and not judge.custom
     hosted = judge.models.score or judge.models.hints
     return reads and not hosted and config.policy.backend == "local" and importlib.util.find_spec("torch") is not None
 
 
-def build_reader(config: Config, policy: Policy | None) -> ReaderJudge:
+def build_feedback_classifier(config: Config, policy: Policy | None) -> FeedbackClassifierJudge:
     """Return the feedback classifier for the policy's base weights: shipped, or fitted here."""
-    from openclaw_rl.judge.reader.judge import PolicyClassifier, ReaderJudge, classifier_for
+    from openclaw_rl.judge.feedback_classifier.judge import FeedbackClassifierJudge, PolicyClassifier, classifier_for
 
-    reader, fitted = config.judge.reader, settings.cache_dir() / "readers"
+    section, fitted = config.judge.feedback_classifier, settings.cache_dir() / "readers"
     classifier = None
-    if reader.classifier and policy is not None:
-        classifier = PolicyClassifier(policy, lambda base: classifier_for(base, fitted), seconds=reader.seconds)
-    return ReaderJudge(limits=hint_limits(config), classifier=classifier)
+    if section.classifier and policy is not None:
+        classifier = PolicyClassifier(policy, lambda base: classifier_for(base, fitted), seconds=section.seconds)
+    return FeedbackClassifierJudge(limits=hint_limits(config), classifier=classifier)
 
 
 @contextlib.asynccontextmanager
@@ -358,7 +358,7 @@ async def evaluate_judge(
 
 def _classifier_base(config: Config, policy: Policy | None) -> str | None:
     """Return the base weights for the classifier; None if the n-grams judge alone."""
-    from openclaw_rl.judge.reader.judge import classifier_for
+    from openclaw_rl.judge.feedback_classifier.judge import classifier_for
 
     if policy is None or not _classifies(config):
         return None
@@ -388,7 +388,7 @@ def reward_model_config(config: Config) -> dict[str, Any]:
 def _named(config: Config, name: str, policy: Policy | None) -> Judge:
     judge, llm = config.judge, config.judge.llm
     offered = {
-        **judge.model_dump(exclude={"kind", "custom", "reader", "llm", "models", "classifier", "options"}),
+        **judge.model_dump(exclude={"kind", "custom", "feedback_classifier", "llm", "models", "classifier", "options"}),
         **llm.model_dump(),
         "model": llm.model or "",
         "policy": policy if llm.model == "policy" else None,

@@ -137,14 +137,16 @@ def _head(names: list[str]) -> list[str]:
     return [f"| {' | '.join(names)} |", f"|{'---|' * len(names)}"]
 
 
-def fit_reader(resolved: Resolved, *, voices: Path | None, epochs: float, json_out: bool) -> None:
+def fit_feedback_classifier(resolved: Resolved, *, voices: Path | None, epochs: float, json_out: bool) -> None:
     """Fit the feedback classifier to the base model, and print its accuracy on messages outside the fit."""
-    from openclaw_rl.app import reader_fit
+    from openclaw_rl.app import classifier_fit
 
     def progress(text: str) -> None:
         click.echo(text, err=True)
 
-    result: Mapping[str, Any] = reader_fit.fit_reader(resolved.config, voices=voices, epochs=epochs, progress=progress)
+    result: Mapping[str, Any] = classifier_fit.fit_feedback_classifier(
+        resolved.config, voices=voices, epochs=epochs, progress=progress
+    )
     if json_out:
         print_json(dict(result))
         return

@@ -96,9 +96,9 @@ def judge(
         _nothing_before(ctx)
         return
     if fit:
-        from openclaw_rl.cli.judging import fit_reader
+        from openclaw_rl.cli.judging import fit_feedback_classifier
 
-        fit_reader(resolved, voices=voices, epochs=epochs, json_out=json_out)
+        fit_feedback_classifier(resolved, voices=voices, epochs=epochs, json_out=json_out)
         return
     if voices is not None:
         raise click.UsageError("--voices is for --fit")

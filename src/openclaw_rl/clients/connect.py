@@ -37,7 +37,7 @@ OUTRIGHT = (
     "rate a reply in the client itself: a message that is only /good, /bad, 👍 or 👎, or /fix TEXT (what would have"
     " made it better). Where the client keeps / for its own commands, a thumb does it, or a space before the /"
 )
-"""the text on inline feedback commands for a user who connects a client; `serve.outright` switches them"""
+"""the text on inline feedback commands for a user who connects a client; `serve.inline_feedback` switches them"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

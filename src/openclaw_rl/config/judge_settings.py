@@ -68,7 +68,7 @@ class ClassifierSection(Section):
     )
 
 
-class ReaderSection(Section):
+class FeedbackClassifierSection(Section):
     """The feedback classifier for users' messages, the default judge's first source."""
 
     classifier: bool = Field(
@@ -85,7 +85,7 @@ class JudgeSection(Section):
     kind: Plugin = Field(
         default="auto",
         min_length=1,
-        description="judge: auto (the feedback classifier, then llm if one is set), reader, rules, llm",
+        description="judge: auto (the feedback classifier, then llm if one is set), feedback-classifier, rules, llm",
     )
     custom: Plugin | None = Field(default=None, description="your own judge in place of kind, a plugin")
     behaviour: bool = Field(
@@ -113,7 +113,7 @@ class JudgeSection(Section):
     trusted_envs: tuple[str, ...] = Field(
         default=(), description="environments, by the NAME of their key, whose text may become a hint"
     )
-    reader: ReaderSection = Field(default_factory=ReaderSection)
+    feedback_classifier: FeedbackClassifierSection = Field(default_factory=FeedbackClassifierSection)
     llm: LlmJudgeSection = Field(default_factory=LlmJudgeSection)
     models: JudgeModelsSection = Field(default_factory=JudgeModelsSection)
     classifier: ClassifierSection = Field(default_factory=ClassifierSection)

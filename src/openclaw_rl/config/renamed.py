@@ -45,6 +45,8 @@ _SECTIONS: Final[tuple[tuple[str, str, str], ...]] = (
         " tolerance",
     ),
     ("env", "env", "rungs:levels per_rung:per_level"),
+    ("judge.reader", "judge.feedback_classifier", "classifier seconds"),
+    ("serve", "serve", "outright:inline_feedback"),
     ("gate", "gate", "rehearsal_probes:distillation_probes"),
     ("gate.limits", "gate.limits", "rehearsal_drop:distillation_drop"),
 )
@@ -65,6 +67,7 @@ FIXED: Final[Mapping[str, str]] = {
 def _moved() -> Iterator[tuple[str, str]]:
     yield "watch", "monitor"
     yield "train.rehearse", "train.prompt_distillation"
+    yield "judge.reader", "judge.feedback_classifier"
     for old, new, names in _SECTIONS:
         for name in names.split():
             before, _, after = name.partition(":")

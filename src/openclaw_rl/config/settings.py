@@ -116,7 +116,7 @@ class ServeSection(Section):
     store_optouts: bool = Field(
         default=True, description="store turns whose client switched training off; off: store no trace"
     )
-    outright: bool = Field(
+    inline_feedback: bool = Field(
         default=True,
         description="treat /good, /bad, thumbs and /fix TEXT in any client as feedback on the previous reply",
     )

@@ -9,11 +9,11 @@ from statistics import fmean
 
 from openclaw_rl.judge import tools
 from openclaw_rl.judge.channel import channel_of
-from openclaw_rl.judge.hearing import Hearing, WrittenWords, hear
+from openclaw_rl.judge.classification import FeedbackClassification, WrittenWords, classify_feedback
+from openclaw_rl.judge.feedback_classifier.combination import Combination, KindLogprobs
 from openclaw_rl.judge.hints import HintLimits, borrowed, filter_hints, kind_of
 from openclaw_rl.judge.prompt import spoken
 from openclaw_rl.judge.reaction import Reaction, read, steers
-from openclaw_rl.judge.reader.combination import Combination, KindLogprobs
 from openclaw_rl.judge.reported import read_report
 from openclaw_rl.judge.text import hands_over, others_words, own_words, unwrapped, user_text
 from openclaw_rl.ports import Case
@@ -95,13 +95,13 @@ def given_hints(case: Case, trusted: Collection[str] = ()) -> tuple[Hint, ...]:
 
 def user_hints(case: Case) -> tuple[Hint, ...]:
     """Return the hints in the user's next message, independent of the evidence that decided the score."""
-    hearing = user_hearing(case)
-    return (user_reaction(case) if hearing is None else heard_reaction(case, hearing)).hints
+    classified = classify_user(case)
+    return (user_reaction(case) if classified is None else classified_reaction(case, classified)).hints
 
 
-def user_hearing(
+def classify_user(
     case: Case, *, classifier: KindLogprobs | None = None, combination: Combination | None = None
-) -> Hearing | None:
+) -> FeedbackClassification | None:
     """Classify the user's next message; return None if it is empty or only describes the user.
 
     ``combination`` weighs the classifier's answer; None uses the weights for the embedded model.
@@ -109,7 +109,7 @@ def user_hearing(
     exchange = written(case)
     if exchange is None:
         return None
-    return hear(
+    return classify_feedback(
         user_text(case.outcome.next_state),
         said=exchange,
         channel=channel_of(case),
@@ -138,9 +138,9 @@ def written(case: Case) -> WrittenWords | None:
     return WrittenWords(request=next(filter(None, map(unwrapped, requests)), ""), message=message)
 
 
-def heard_reaction(case: Case, hearing: Hearing) -> Reaction:
+def classified_reaction(case: Case, classified: FeedbackClassification) -> Reaction:
     """Return the reaction without rules that borrow other people's words."""
-    return _without_borrowed(case, hearing.reaction)
+    return _without_borrowed(case, classified.reaction)
 
 
 def user_reaction(case: Case) -> Reaction:
@@ -339,10 +339,10 @@ def with_reach(case: Case, verdict: Verdict) -> Verdict:
     message = user_text(case.outcome.next_state)
     own_only = not any(hands_over(text) for text in texts(case.outcome.next_state, "user"))
     orders = standing_orders(message) if own_only and not steers(message) else ()
-    outright = {_folded(feedback.hint) for feedback in case.feedback if feedback.source == "explicit" and feedback.hint}
+    explicit = {_folded(feedback.hint) for feedback in case.feedback if feedback.source == "explicit" and feedback.hint}
 
     def stands(hint: Hint) -> bool:
-        return _folded(hint.text) in outright or (hint.kind == "rule" and _is_among(hint.text, orders))
+        return _folded(hint.text) in explicit or (hint.kind == "rule" and _is_among(hint.text, orders))
 
     hints = [
         replace(hint, reach="standing" if stands(hint) else reach(hint.text, hint.kind, message, whole=own_only))

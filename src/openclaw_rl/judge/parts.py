@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
 from openclaw_rl.judge.explain import Explains, Explanation, explain_plainly
-from openclaw_rl.judge.reader.judge import ReaderJudge
+from openclaw_rl.judge.feedback_classifier.judge import FeedbackClassifierJudge
 from openclaw_rl.judge.reported import Alarm
 from openclaw_rl.judge.text import user_text
 from openclaw_rl.ports import Case, Judge
@@ -138,35 +138,35 @@ class PairJudge:
 
 
 class AutoJudge:
-    """Asks ``llm`` only if ``reader`` abstains; without an ``llm`` the abstention is final."""
+    """Asks ``llm`` only if ``classifier`` abstains; without an ``llm`` the abstention is final."""
 
     name = "auto"
 
-    def __init__(self, *, reader: ReaderJudge, llm: Judge | None = None) -> None:
-        self._reader = reader
+    def __init__(self, *, classifier: FeedbackClassifierJudge, llm: Judge | None = None) -> None:
+        self._classifier = classifier
         self.llm = llm
 
     @property
     def parts(self) -> tuple[Judge, ...]:
         """Return the feedback classifier, and the model if there is one."""
-        return (self._reader, self.llm) if self.llm is not None else (self._reader,)
+        return (self._classifier, self.llm) if self.llm is not None else (self._classifier,)
 
     @property
     def at_work(self) -> str:
         """Return the names of the judges in use."""
-        reader = at_work(self._reader)
-        return reader if self.llm is None else f"{reader} where sure, else {at_work(self.llm)}"
+        classifier = at_work(self._classifier)
+        return classifier if self.llm is None else f"{classifier} where sure, else {at_work(self.llm)}"
 
     async def judge(self, case: Case) -> Verdict:
         """Return the feedback classifier's verdict if it has a score, else the model's."""
-        sure = await self._reader.judge(case)
+        sure = await self._classifier.judge(case)
         if sure.score is not None or self.llm is None or not case.outcome.next_state:
             return sure
         return await self.llm.judge(case)
 
     async def explain(self, case: Case) -> Explanation:
         """Return the explanation of the judge that decided."""
-        sure = await self._reader.explain(case)
+        sure = await self._classifier.explain(case)
         silent = sure.verdict is not None and sure.verdict.score is None
         if silent and isinstance(self.llm, Explains):
             return await self.llm.explain(case)

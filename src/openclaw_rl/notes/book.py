@@ -254,16 +254,16 @@ class NotesBook:
         self,
         limit: int,
         heard: Mapping[int, Sequence[NewNote]],
-        outright: Mapping[int, Sequence[NewNote]],
+        comments: Mapping[int, Sequence[NewNote]],
         known: _KnownNotes,
     ) -> list[AddedNote]:
         """Write the notes that were read, if their rows still exist and are still new."""
         verdicts = [entry.seq for entry in self._ledger.new_hints(limit) if entry.seq in heard]
-        remarks = [entry.seq for entry in self._ledger.new_remarks(limit) if entry.seq in outright]
+        remarks = [entry.seq for entry in self._ledger.new_remarks(limit) if entry.seq in comments]
         added = list[AddedNote]()
         for candidate in (entry for seq in verdicts for entry in heard[seq]):
             added += self._add_if_room(candidate, known)
-        for candidate in (entry for seq in remarks for entry in outright[seq]):
+        for candidate in (entry for seq in remarks for entry in comments[seq]):
             added += self._add_if_room(candidate, known)
         if verdicts or remarks:
             self._ledger.took(verdict=max(verdicts, default=None), feedback=max(remarks, default=None))

@@ -53,7 +53,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
     },
     "judge": {
         "auto": "openclaw_rl.judge.parts:AutoJudge",
-        "reader": "openclaw_rl.judge.reader.judge:ReaderJudge",
+        "feedback-classifier": "openclaw_rl.judge.feedback_classifier.judge:FeedbackClassifierJudge",
         "rules": "openclaw_rl.judge.custom:RulesJudge",
         "behaviour": "openclaw_rl.judge.behaviour:BehaviourJudge",
         "llm": "openclaw_rl.judge.llm:LlmJudge",

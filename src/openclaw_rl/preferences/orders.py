@@ -3,9 +3,9 @@
     standing_orders("From now on only give me the code. Next: sort by date.")   ("From now on only give me the code.",)
     standing_orders("Always sort the output by date.")                          ()
 
-A logistic model over hashed n-grams reads each sentence by itself (fitted by `scripts/judge_reader/fit_orders.py` on
-`data/orders`). Further checks reject messages with foreign text: a false order changes every later prompt, while a
-missed one can be repeated.
+A logistic model over hashed n-grams reads each sentence by itself (fitted on `data/orders` by
+`scripts/feedback_classifier/fit_orders.py`). Further checks reject messages with foreign text: a false order changes
+every later prompt, while a missed one can be repeated.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def unpack(data: bytes, *, name: str) -> OrderModel:
         return OrderModel(checks=body[: head["slots"]], table=table, scale=head["scale"], bias=head["bias"])
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(
-            f"{name} is no model of standing orders: {error}", remedy="install again, or make judge-reader"
+            f"{name} is no model of standing orders: {error}", remedy="install again, or make feedback-classifier"
         ) from error
 
 

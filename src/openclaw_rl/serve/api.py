@@ -32,12 +32,12 @@ from openclaw_rl.serve.answer import Answerer
 from openclaw_rl.serve.auth import NOTES_HEADER
 from openclaw_rl.serve.control import DeletesSession, SubmitsControl, control_routes, deletion_routes
 from openclaw_rl.serve.endpoints import AdmittedRequest, ApiEndpoint, CountTokensHandler, GenerateHandler
-from openclaw_rl.serve.feedback import FeedbackHandler, OutrightFeedback, RewardHandler, SessionEndHandler
+from openclaw_rl.serve.feedback import FeedbackHandler, InlineFeedback, RewardHandler, SessionEndHandler
 from openclaw_rl.serve.notes import StandingNotes, note_routes
 from openclaw_rl.serve.ollama import ollama_routes
 from openclaw_rl.serve.openapi import page_for
 from openclaw_rl.serve.recorder import Metrics
-from openclaw_rl.serve.redact import AccessRules, GenerationRules, OutrightRules, RecordingRules
+from openclaw_rl.serve.redact import AccessRules, GenerationRules, InlineFeedbackRules, RecordingRules
 from openclaw_rl.serve.request import ApiError, RequestLimits, TurnLedger, error_shape, openai_error
 from openclaw_rl.serve.state import ServerState
 from openclaw_rl.serve.structured_output import UNENFORCED
@@ -58,7 +58,7 @@ def build_app(
     limits: RequestLimits,
     generation: GenerationRules,
     recording: RecordingRules,
-    outright: OutrightRules,
+    inline_feedback: InlineFeedbackRules,
     notes: StandingNotes | None,
     control: SubmitsControl | None,
     delete: DeletesSession | None,
@@ -84,7 +84,7 @@ def build_app(
         isolate_users=len(set(access.keys.values())) > 1,
     )
     server = ServerState(answerer, access, notes.prompter if notes else None)
-    feedback = OutrightFeedback(server, outright)
+    feedback = InlineFeedback(server, inline_feedback)
     app = Starlette(
         routes=[
             *_routes(server, feedback, health),
@@ -128,7 +128,7 @@ def _cors(origins: Collection[str]) -> list[Middleware]:
     ]
 
 
-def _routes(server: ServerState, outright: OutrightFeedback, health: Health) -> list[Route]:
+def _routes(server: ServerState, inline_feedback: InlineFeedback, health: Health) -> list[Route]:
     info = InfoHandlers(server, health)
     defaults = server.answerer.generation.defaults
     chat, responses, messages = ChatWire(defaults), ResponsesWire(defaults), MessagesWire(defaults)
@@ -140,11 +140,14 @@ def _routes(server: ServerState, outright: OutrightFeedback, health: Health) -> 
         return Route(path, ApiEndpoint(server, "look", handle, openai_error, guarded=guarded), methods=["GET"])
 
     return [
-        post("/v1/chat/completions", "chat", GenerateHandler(server, chat, outright), chat.error),
-        post("/v1/responses", "responses", GenerateHandler(server, responses, outright), responses.error),
-        post("/v1/messages", "messages", GenerateHandler(server, messages, outright), messages.error),
+        post("/v1/chat/completions", "chat", GenerateHandler(server, chat, inline_feedback), chat.error),
+        post("/v1/responses", "responses", GenerateHandler(server, responses, inline_feedback), responses.error),
+        post("/v1/messages", "messages", GenerateHandler(server, messages, inline_feedback), messages.error),
         post(
-            "/v1/messages/count_tokens", "count_tokens", CountTokensHandler(server, messages, outright), messages.error
+            "/v1/messages/count_tokens",
+            "count_tokens",
+            CountTokensHandler(server, messages, inline_feedback),
+            messages.error,
         ),
         post("/v1/feedback", "feedback", FeedbackHandler(server)),
         post("/v1/sessions/{id:path}/reward", "reward", RewardHandler(server)),

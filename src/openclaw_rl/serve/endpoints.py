@@ -19,7 +19,7 @@ from openclaw_rl.serve.request import (
     ApiError,
     Caller,
     GenerationRequest,
-    Outright,
+    InlineFeedbackHandler,
     Renderer,
     ReplyFinished,
     ReplyStarted,
@@ -154,10 +154,10 @@ async def read_body(
 class GenerateHandler:
     """Answers in one wire format, streamed or complete."""
 
-    def __init__(self, server: ServerState, wire: Wire, outright: Outright) -> None:
+    def __init__(self, server: ServerState, wire: Wire, inline_feedback: InlineFeedbackHandler) -> None:
         self._server = server
         self._wire = wire
-        self._outright = outright
+        self._inline_feedback = inline_feedback
 
     async def __call__(self, admitted: AdmittedRequest) -> None:
         """Read a large body once it has a place, a small one at once, so that callers queue in their order."""
@@ -179,8 +179,8 @@ class GenerateHandler:
             await exchange.reply_json(200, request.answer)
             return
         caller = await server.caller(admitted.headers, request, admitted.user, route)
-        request = self._outright.without(await server.continue_from(request, admitted.user))
-        if noted := await self._outright.note(request, caller):
+        request = self._inline_feedback.without(await server.continue_from(request, admitted.user))
+        if noted := await self._inline_feedback.note(request, caller):
             await self._send_note(exchange, request, noted)
             return
         request = await server.with_notes(request, caller)
@@ -282,16 +282,16 @@ def _head(exchange: HttpExchange, began: ReplyStarted) -> None:
 class CountTokensHandler:
     """Counts a prompt's tokens without answering it."""
 
-    def __init__(self, server: ServerState, wire: Wire, outright: Outright) -> None:
+    def __init__(self, server: ServerState, wire: Wire, inline_feedback: InlineFeedbackHandler) -> None:
         self._server = server
         self._wire = wire
-        self._outright = outright
+        self._inline_feedback = inline_feedback
 
     async def __call__(self, admitted: AdmittedRequest) -> None:
         server = self._server
         async with server.queue(admitted.user):
             request = await read_body(server, admitted.exchange, lambda body: self._wire.parse(body, server.limits))
             server.route(request.model)
-            request = self._outright.without(request)
+            request = self._inline_feedback.without(request)
             tokens = await server.answerer.retry_while_down(lambda: server.policy.encode(request.prompt))
         await admitted.exchange.reply_json(200, {"input_tokens": len(tokens)})

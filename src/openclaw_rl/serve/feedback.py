@@ -17,7 +17,7 @@ from openclaw_rl.ports import ConversationReader
 from openclaw_rl.serve.auth import session_name
 from openclaw_rl.serve.endpoints import AdmittedRequest, read_body
 from openclaw_rl.serve.fields import Name, Number, RequestModel, Unless, parse
-from openclaw_rl.serve.redact import OutrightRules, redact_feedback, redact_turn
+from openclaw_rl.serve.redact import InlineFeedbackRules, redact_feedback, redact_turn
 from openclaw_rl.serve.request import Caller, GenerationRequest, ReplyFinished
 from openclaw_rl.serve.state import ServerState
 from openclaw_rl.serve.wire.responses import answer_id
@@ -272,10 +272,10 @@ def _is_answer(message: Message) -> bool:
     return message.role == "assistant" and not message.tool_calls and message.content.strip().startswith(_ANSWERS)
 
 
-class OutrightFeedback:
+class InlineFeedback:
     """Handles inline feedback commands in place of the policy."""
 
-    def __init__(self, server: ServerState, rules: OutrightRules) -> None:
+    def __init__(self, server: ServerState, rules: InlineFeedbackRules) -> None:
         self._server = server
         self._rules = rules
 

@@ -14,7 +14,7 @@ from openclaw_rl import __version__
 from openclaw_rl.errors import RequestError
 from openclaw_rl.serve.endpoints import AdmittedRequest, ApiEndpoint, GenerateHandler, Handle, read_body
 from openclaw_rl.serve.fields import parse
-from openclaw_rl.serve.request import Outright, ollama_error
+from openclaw_rl.serve.request import InlineFeedbackHandler, ollama_error
 from openclaw_rl.serve.state import ServerState
 from openclaw_rl.serve.wire.ollama import chat_wire, generate_wire, timestamp
 from openclaw_rl.serve.wire.ollama_request import LATEST, OllamaShowRequest, untagged
@@ -25,7 +25,7 @@ API_VERSION = "0.13.0"
 _FAMILY = "openclaw-rl"
 
 
-def ollama_routes(server: ServerState, outright: Outright) -> list[Route]:
+def ollama_routes(server: ServerState, inline_feedback: InlineFeedbackHandler) -> list[Route]:
     """Return the endpoints of Ollama's API, with its error shape."""
     models = ModelHandlers(server)
     defaults = server.answerer.generation.defaults
@@ -35,7 +35,7 @@ def ollama_routes(server: ServerState, outright: Outright) -> list[Route]:
 
     return [
         *(
-            route(path, wire.name, GenerateHandler(server, wire, outright), method="POST")
+            route(path, wire.name, GenerateHandler(server, wire, inline_feedback), method="POST")
             for path, wire in (("/api/chat", chat_wire(defaults)), ("/api/generate", generate_wire(defaults)))
         ),
         route("/api/show", "look", models.show, method="POST"),

@@ -200,7 +200,7 @@ class GenerationRules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutrightRules:
+class InlineFeedbackRules:
     """The rules for inline feedback commands: their switch, and the shortest and longest text that becomes a rule."""
 
     enabled: bool

@@ -330,7 +330,7 @@ class ReplyFinished:
     seconds: float = 0.0
 
 
-class Outright(Protocol):
+class InlineFeedbackHandler(Protocol):
     """Handles inline feedback commands in place of the policy."""
 
     def without(self, request: GenerationRequest) -> GenerationRequest: ...

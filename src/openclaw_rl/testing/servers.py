@@ -18,7 +18,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from openclaw_rl.app.application import App, ledger_place
-from openclaw_rl.app.factories import build_generation, build_limits, build_outright, build_recording
+from openclaw_rl.app.factories import build_generation, build_inline_feedback, build_limits, build_recording
 from openclaw_rl.config import Config, load
 from openclaw_rl.serve import RequestLimits, build_app
 from openclaw_rl.serve.control import DeletesSession, SubmitsControl
@@ -91,15 +91,15 @@ def fake_api(
 ) -> Starlette:
     """Build the API with default settings, but without redaction.
 
-    ``options`` change fields of `AccessRules`, `GenerationRules`, `RecordingRules` and `OutrightRules`.
+    ``options`` change fields of `AccessRules`, `GenerationRules`, `RecordingRules` and `InlineFeedbackRules`.
     """
     config = Config()
     access = AccessRules(keys={}, own_keys={}, admins=(), cors_origins=())
     recording = replace(build_recording(config), redact=None)
-    rules: list[Any] = [access, build_generation(config, policy, None), recording, build_outright(config)]
+    rules: list[Any] = [access, build_generation(config, policy, None), recording, build_inline_feedback(config)]
     changes = [{name: options.pop(name) for name in group.__slots__ if name in options} for group in rules]
     assert not options, f"no rule is called {', '.join(options)}"
-    access, generation, recording, outright = (
+    access, generation, recording, inline_feedback = (
         replace(group, **fields) for group, fields in zip(rules, changes, strict=True)
     )
     return build_app(
@@ -109,7 +109,7 @@ def fake_api(
         limits=limits or request_limits(),
         generation=generation,
         recording=recording,
-        outright=outright,
+        inline_feedback=inline_feedback,
         notes=notes,
         control=control,
         delete=delete,

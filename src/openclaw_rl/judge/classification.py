@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from openclaw_rl.judge.channel import Channel
-from openclaw_rl.judge.reaction import Reaction, is_ironic, read, steers
-from openclaw_rl.judge.reader.combination import (
+from openclaw_rl.judge.feedback_classifier.combination import (
     KINDS,
     Belief,
     Combination,
@@ -20,8 +19,15 @@ from openclaw_rl.judge.reader.combination import (
     mass,
     shipped_combination,
 )
-from openclaw_rl.judge.reader.measures import carrier, may_be_foreign, missing_measure, named_measure, shorter
-from openclaw_rl.judge.reader.ngrams import NgramModel, Reason, shipped_ngrams
+from openclaw_rl.judge.feedback_classifier.measures import (
+    carrier,
+    may_be_foreign,
+    missing_measure,
+    named_measure,
+    shorter,
+)
+from openclaw_rl.judge.feedback_classifier.ngrams import NgramModel, Reason, shipped_ngrams
+from openclaw_rl.judge.reaction import Reaction, is_ironic, read, steers
 from openclaw_rl.judge.text import is_text, own_words, parse
 from openclaw_rl.preferences.standing import reach
 from openclaw_rl.types import Doubt, Hint, HintKind
@@ -42,7 +48,7 @@ _NOTES = {-1: "a complaint, as read", 1: "praise, as read"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hearing:
+class FeedbackClassification:
     """A classified message: the six kinds' estimate, each estimator's answer, and the resulting reaction."""
 
     reaction: Reaction
@@ -61,7 +67,7 @@ class WrittenWords(NamedTuple):
     message: str
 
 
-def hear(
+def classify_feedback(
     message: str,
     *,
     request: str,
@@ -72,7 +78,7 @@ def hear(
     channel: Channel = "chat",
     same_matter: bool = True,
     whole: bool = True,
-) -> Hearing:
+) -> FeedbackClassification:
     """Classify ``message`` as feedback on ``reply``.
 
     ``classifier`` is the classifier's answer, None if it is silent. ``combination`` weighs the estimators; None uses
@@ -99,7 +105,7 @@ def hear(
     )
     if whole:
         reaction = _with_measure(remark, reaction, estimate, rules, request=request, reply=reply)
-    return Hearing(
+    return FeedbackClassification(
         reaction=reaction,
         group=group,
         estimate=estimate,
@@ -215,7 +221,9 @@ def _stand(hints: tuple[Hint, ...], own: str) -> bool:
     return all(reach(hint.text, hint.kind, own) == "standing" for hint in hints)
 
 
-def reasons(hearing: Hearing, request: str, message: str, *, reply: str, most: int = 8) -> tuple[Reason, ...]:
+def reasons(
+    classified: FeedbackClassification, request: str, message: str, *, reply: str, most: int = 8
+) -> tuple[Reason, ...]:
     """Return the n-grams with the highest weight for the likeliest kind."""
-    likeliest = KINDS[max(range(len(KINDS)), key=lambda kind: hearing.estimate[kind])]
+    likeliest = KINDS[max(range(len(KINDS)), key=lambda kind: classified.estimate[kind])]
     return shipped_ngrams().reasons(request, reply, message, likeliest, most=most)

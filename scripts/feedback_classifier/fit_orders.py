@@ -1,6 +1,6 @@
 """Fit the model of standing orders, and say how it does on strangers.
 
-    python scripts/judge_reader/fit_orders.py      three minutes; part of `make judge-reader`
+    python scripts/feedback_classifier/fit_orders.py      three minutes; part of `make feedback-classifier`
 
 Learns from data/orders (written sentences, and wishes of the voices that were labelled S standing, M a wish for replies
 without a sign, O of one reply) and, as what is no order, from what the voices say otherwise. Measures on
@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from fit import Rows, Seen
 
-from openclaw_rl.judge.reader.thresholds import Array, minimised
+from openclaw_rl.judge.feedback_classifier.thresholds import Array, minimised
 from openclaw_rl.judge.text import own_words
 from openclaw_rl.preferences import orders
 from openclaw_rl.preferences.features import place

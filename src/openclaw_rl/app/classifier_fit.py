@@ -16,7 +16,7 @@ from openclaw_rl.ports import LabelledText
 from openclaw_rl.types import Json
 
 if TYPE_CHECKING:
-    from openclaw_rl.judge.reader.thresholds import Heard, Line
+    from openclaw_rl.judge.feedback_classifier.thresholds import Heard, Line
 
 _FIT: Final = "openclaw_rl.backends.local.classifier.model:fit_labels"
 _ARGS: Final = "openclaw_rl.backends.local.classifier.messages:LabelFitArgs"
@@ -35,13 +35,13 @@ def voices_folder(given: Path | None) -> Path:
     return folder
 
 
-def fit_reader(
+def fit_feedback_classifier(
     config: Config, *, voices: Path | None, epochs: float, progress: Callable[[str], None]
 ) -> dict[str, Json]:
     """Fit the classifier, set thresholds on held-out personas, and store it; return its accuracy by language group."""
-    from openclaw_rl.judge.reader.combination import KINDS, Combination, as_json, shipped_combination
-    from openclaw_rl.judge.reader.judge import fitted_folder, labelled
-    from openclaw_rl.judge.reader.thresholds import calibrated, dealt, read_phrases, read_voices
+    from openclaw_rl.judge.feedback_classifier.combination import KINDS, Combination, as_json, shipped_combination
+    from openclaw_rl.judge.feedback_classifier.judge import fitted_folder, labelled
+    from openclaw_rl.judge.feedback_classifier.thresholds import calibrated, dealt, read_phrases, read_voices
 
     folder = voices_folder(voices)
     spoken = read_voices(folder)
@@ -93,8 +93,8 @@ def _heard(lines: Sequence[Line], logprobs: Sequence[Sequence[float]]) -> Heard:
     """Combine the classifier's answers with the rules'. The n-grams were fitted on these personas and are excluded."""
     import numpy as np
 
-    from openclaw_rl.judge.reader.combination import KINDS, group_of
-    from openclaw_rl.judge.reader.thresholds import Heard, rules_score
+    from openclaw_rl.judge.feedback_classifier.combination import KINDS, group_of
+    from openclaw_rl.judge.feedback_classifier.thresholds import Heard, rules_score
 
     return Heard(
         ngrams=np.zeros((len(lines), len(KINDS))),
@@ -111,8 +111,8 @@ def _figures(heard: Heard, fitted: Any) -> dict[str, Json]:
     """Return precision and recall for each score in each group, in chats, at the thresholds set on these same lines."""
     import numpy as np
 
-    from openclaw_rl.judge.reader.combination import BAD, GOOD, GROUPS, KINDS, believe
-    from openclaw_rl.judge.reader.thresholds import estimates
+    from openclaw_rl.judge.feedback_classifier.combination import BAD, GOOD, GROUPS, KINDS, believe
+    from openclaw_rl.judge.feedback_classifier.thresholds import estimates
 
     kinds = np.array(KINDS)[heard.target]
     groups: dict[str, Json] = {}

@@ -1,9 +1,9 @@
 """Collect what the classifier said of the voices it had not seen, and put its adapter beside the reader.
 
-    python scripts/judge_reader/collect.py OUT --model FOLDER
+    python scripts/feedback_classifier/collect.py OUT --model FOLDER
 
 OUT is what `train_classifier.py` wrote: `fold-K-of-N.jsonl` of every fold and `adapter/`. Writes
-data/reader/classifier.npz, and the adapter with the identity of its base weights into the package.
+data/feedback_classifier/classifier.npz, and the adapter with the identity of its base weights into the package.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from compact import compact
 
-from openclaw_rl.judge.reader.judge import SHIPPED
+from openclaw_rl.judge.feedback_classifier.judge import SHIPPED
 
 ROOT = Path(__file__).parents[2]
 SIZE = 1_800_000
@@ -58,7 +58,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, metavar="OUT", help="what train_classifier.py wrote")
     parser.add_argument("--model", help="folder of the embedded model, to ship the adapter for it")
     args = parser.parse_args()
-    collect(args.folder, "fold-*-of-*[0-9].jsonl", ROOT / "data" / "reader" / "classifier.npz")
+    collect(args.folder, "fold-*-of-*[0-9].jsonl", ROOT / "data" / "feedback_classifier" / "classifier.npz")
     if args.model:
         ship(args.folder / "adapter", args.model)
 

@@ -1,11 +1,11 @@
 """Build the reader from the voices: the n-gram model, the combination with the classifier, and the figures.
 
-    make judge-reader      some minutes on one core
+    make feedback-classifier      some minutes on one core
 
-Reads data/voices, data/phrases (learned from, never measured on) and, where it is there, data/reader/classifier.npz:
-what the classifier said of every voice that it was not trained on (`train_classifier.py`, then `collect.py`). Writes
-ngrams.bin and combination.json beside the reader's code, and data/reader/figures.json. The same lines give the same
-files, to the byte.
+Reads data/voices, data/phrases (learned from, never measured on) and, if it is there,
+data/feedback_classifier/classifier.npz: what the classifier said of every voice that it was not trained on
+(`train_classifier.py`, then `collect.py`). Writes ngrams.bin and combination.json beside the classifier's code, and
+data/feedback_classifier/figures.json. The same lines give the same files, to the byte.
 """
 
 from __future__ import annotations
@@ -25,11 +25,10 @@ from fit import Seen, see, train
 
 from openclaw_rl.judge.base_rate import SIGNS, at_base_rate
 from openclaw_rl.judge.channel import CHANNELS, Channel
+from openclaw_rl.judge.classification import own_hints
 from openclaw_rl.judge.evaluation import holds
-from openclaw_rl.judge.hearing import own_hints
-from openclaw_rl.judge.reaction import Reaction, read
-from openclaw_rl.judge.reader import combination, ngrams
-from openclaw_rl.judge.reader.combination import (
+from openclaw_rl.judge.feedback_classifier import combination, ngrams
+from openclaw_rl.judge.feedback_classifier.combination import (
     BAD,
     GOOD,
     KINDS,
@@ -40,8 +39,8 @@ from openclaw_rl.judge.reader.combination import (
     believe,
     group_of,
 )
-from openclaw_rl.judge.reader.ngrams import NgramModel
-from openclaw_rl.judge.reader.thresholds import (
+from openclaw_rl.judge.feedback_classifier.ngrams import NgramModel
+from openclaw_rl.judge.feedback_classifier.thresholds import (
     Array,
     Heard,
     Line,
@@ -53,6 +52,7 @@ from openclaw_rl.judge.reader.thresholds import (
     rules_score,
     silenced,
 )
+from openclaw_rl.judge.reaction import Reaction, read
 from openclaw_rl.judge.text import hands_over, own_words
 from openclaw_rl.preferences.standing import reach
 from openclaw_rl.types import Json
@@ -200,7 +200,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--voices", type=Path, default=ROOT / "data" / "voices")
     parser.add_argument("--phrases", type=Path, default=ROOT / "data" / "phrases")
-    parser.add_argument("--classifier", type=Path, default=ROOT / "data" / "reader" / "classifier.npz")
+    parser.add_argument("--classifier", type=Path, default=ROOT / "data" / "feedback_classifier" / "classifier.npz")
     args = parser.parse_args()
     begun = time.monotonic()
     voices = read_voices(args.voices)
@@ -242,7 +242,7 @@ def main() -> None:
         measured("classifier", replace(heard, ngrams=np.zeros_like(heard.ngrams), classifier=classifier))
         both = measured("both", replace(heard, classifier=classifier))
     ship(folds, Combination(alone=alone, both=both))
-    out = ROOT / "data" / "reader" / "figures.json"
+    out = ROOT / "data" / "feedback_classifier" / "figures.json"
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(report, indent=1) + "\n")
     print(f"figures in {out.relative_to(ROOT)}; {time.monotonic() - begun:.0f} s")

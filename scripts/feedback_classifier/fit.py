@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from openclaw_rl.judge.reader import ngrams
-from openclaw_rl.judge.reader.combination import KINDS
-from openclaw_rl.judge.reader.ngrams import NgramModel, families, pack, unpack
-from openclaw_rl.judge.reader.thresholds import Array, Line, minimised, softmax
+from openclaw_rl.judge.feedback_classifier import ngrams
+from openclaw_rl.judge.feedback_classifier.combination import KINDS
+from openclaw_rl.judge.feedback_classifier.ngrams import NgramModel, families, pack, unpack
+from openclaw_rl.judge.feedback_classifier.thresholds import Array, Line, minimised, softmax
 from openclaw_rl.preferences.features import place
 
 SLOTS = 131_072
@@ -25,7 +25,7 @@ REAL = 4.0
 LEAST_VOICES = 2
 """voices that must have used a feature: what one person alone says is theirs"""
 
-CACHE = Path(__file__).parents[2] / ".cache" / "judge-reader"
+CACHE = Path(__file__).parents[2] / ".cache" / "feedback-classifier"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

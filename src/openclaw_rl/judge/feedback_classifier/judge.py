@@ -1,4 +1,4 @@
-"""The `reader` judge, the default: learned models classify the user's words, rules read the tools' results."""
+"""The `feedback-classifier` judge: learned models classify the user's words, rules read the tools' results."""
 
 from __future__ import annotations
 
@@ -15,13 +15,11 @@ from typing import Protocol, cast
 import anyio
 
 from openclaw_rl.errors import BackendError, ConfigError
+from openclaw_rl.judge.classification import FeedbackClassification, reasons
 from openclaw_rl.judge.custom import reaction_of, verdict_of
-from openclaw_rl.judge.evidence import heard_reaction, reply_of, user_hearing, written
+from openclaw_rl.judge.evidence import classified_reaction, classify_user, reply_of, written
 from openclaw_rl.judge.explain import Explanation
-from openclaw_rl.judge.hearing import Hearing, reasons
-from openclaw_rl.judge.hints import HintLimits
-from openclaw_rl.judge.reaction import Reaction
-from openclaw_rl.judge.reader.combination import (
+from openclaw_rl.judge.feedback_classifier.combination import (
     KINDS,
     Combination,
     KindLogprobs,
@@ -30,6 +28,8 @@ from openclaw_rl.judge.reader.combination import (
     normalised,
     shipped_combination,
 )
+from openclaw_rl.judge.hints import HintLimits
+from openclaw_rl.judge.reaction import Reaction
 from openclaw_rl.ports import Case, LabelledText, Policy, Scores, SupportsCandidates
 from openclaw_rl.text import head_and_tail
 from openclaw_rl.types import Tokens, Verdict, Version
@@ -95,7 +95,7 @@ def classifier_in(folder: Path) -> ClassifierFolder | None:
     try:
         combination = shipped_combination() if fitted is None else from_json(fitted, name=str(about))
     except ConfigError:
-        log.warning("reader.classifier of an earlier release: fit it again with judge --fit folder=%s", folder)
+        log.warning("feedback_classifier of an earlier release: fit it again with judge --fit folder=%s", folder)
         return None
     return ClassifierFolder(folder=folder, base=str(metadata["base"]), combination=combination)
 
@@ -149,7 +149,7 @@ class PolicyClassifier:
                 logprobs = await self._ask(trained, request, reply, message)
         except (BackendError, TimeoutError) as error:
             self._rest = self._skip = min(_REST, max(1, 2 * self._rest))
-            log.info("reader.classifier unavailable reason=%s: %s", type(error).__name__, error)
+            log.info("feedback_classifier.unavailable reason=%s: %s", type(error).__name__, error)
             return None
         self._rest = self._skip = 0
         return logprobs
@@ -164,7 +164,7 @@ class PolicyClassifier:
     async def _load(self, trained: ClassifierFolder) -> tuple[int, ...]:
         """Load the adapter; return each kind's token."""
         adapter = str(trained.folder)
-        version = Version(number=NUMBER, parent=0, base=trained.base, adapter=adapter, note="the reader")
+        version = Version(number=NUMBER, parent=0, base=trained.base, adapter=adapter, note="the feedback classifier")
         await cast(SupportsCandidates, self._policy).admit(version)
         words = [await self._encode(f" {kind}", 8) for kind in KINDS]
         self._labels = tuple(word[0] for word in words)
@@ -192,17 +192,17 @@ VERSION = "reader-1"
 
 def read_case(case: Case) -> Reaction:
     """Return the reaction of a case by n-grams and rules alone, without waiting."""
-    hearing = user_hearing(case)
-    return reaction_of(case) if hearing is None else heard_reaction(case, hearing)
+    classified = classify_user(case)
+    return reaction_of(case) if classified is None else classified_reaction(case, classified)
 
 
-class ReaderJudge:
+class FeedbackClassifierJudge:
     """Reads the user's next message beside the request and the reply; abstains rather than guess.
 
     ``classifier`` is asked if there is one; if it cannot answer, the n-grams decide alone.
     """
 
-    name = "reader"
+    name = "feedback-classifier"
 
     def __init__(self, *, limits: HintLimits, classifier: KindClassifier | None = None) -> None:
         self._limits, self._classifier = limits, classifier
@@ -210,44 +210,48 @@ class ReaderJudge:
     @property
     def at_work(self) -> str:
         """Return the name of the feedback classifier in use."""
-        return "reader (n-grams and classifier)" if self._classifier is not None else "reader (n-grams)"
+        return (
+            "feedback classifier (n-grams and adapter)"
+            if self._classifier is not None
+            else "feedback classifier (n-grams)"
+        )
 
     async def judge(self, case: Case) -> Verdict:
         """Return the verdict on the next state; ``score`` None unless it is sure."""
         begun = time.perf_counter()
-        hearing = await self._hear(case)
-        return self._verdict(case, hearing, seconds=time.perf_counter() - begun)
+        classified = await self._classify_case(case)
+        return self._verdict(case, classified, seconds=time.perf_counter() - begun)
 
     async def explain(self, case: Case) -> Explanation:
         """Return each estimator's answer, and the n-grams with the highest weight."""
-        hearing = await self._hear(case)
-        verdict = self._verdict(case, hearing, seconds=0.0)
-        lines = (f"rules: {verdict.score!r}: {verdict.note}",) if hearing is None else _told(hearing, case)
+        classified = await self._classify_case(case)
+        verdict = self._verdict(case, classified, seconds=0.0)
+        lines = (f"rules: {verdict.score!r}: {verdict.note}",) if classified is None else _told(classified, case)
         return Explanation(judge=self.name, prompt_version=VERSION, ballots=lines, verdict=verdict, note=verdict.note)
 
-    async def _hear(self, case: Case) -> Hearing | None:
+    async def _classify_case(self, case: Case) -> FeedbackClassification | None:
         """Classify the user's message; return None if there is none: the rules read the tools' results."""
         exchange, classifier = written(case), self._classifier
         if exchange is None or classifier is None:
-            return user_hearing(case)
+            return classify_user(case)
         logprobs = await classifier.read(exchange.request, reply_of(case), exchange.message)
-        return user_hearing(case, classifier=logprobs, combination=classifier.combination)
+        return classify_user(case, classifier=logprobs, combination=classifier.combination)
 
-    def _verdict(self, case: Case, hearing: Hearing | None, *, seconds: float) -> Verdict:
-        reaction: Reaction = reaction_of(case) if hearing is None else heard_reaction(case, hearing)
+    def _verdict(self, case: Case, classified: FeedbackClassification | None, *, seconds: float) -> Verdict:
+        reaction: Reaction = reaction_of(case) if classified is None else classified_reaction(case, classified)
         verdict = verdict_of(case, reaction, limits=self._limits, judge=self.name, version=VERSION)
         return replace(verdict, seconds=seconds)
 
 
-def _told(hearing: Hearing, case: Case) -> tuple[str, ...]:
+def _told(classified: FeedbackClassification, case: Case) -> tuple[str, ...]:
     exchange = written(case)
-    weighed = () if exchange is None else reasons(hearing, *exchange, reply=reply_of(case))
-    logprobs = hearing.classifier
+    weighed = () if exchange is None else reasons(classified, *exchange, reply=reply_of(case))
+    logprobs = classified.classifier
     return (
-        f"together: {_shares(hearing.estimate)} ({hearing.group})",
-        f"n-grams: {_shares(hearing.ngrams)}",
+        f"together: {_shares(classified.estimate)} ({classified.group})",
+        f"n-grams: {_shares(classified.ngrams)}",
         "classifier: silent" if logprobs is None else f"classifier: {_shares(logprobs)}",
-        f"rules: {hearing.rules.score!r}: {hearing.rules.note}",
+        f"rules: {classified.rules.score!r}: {classified.rules.note}",
         "weighed most: " + ", ".join(f"{reason.feature!r} {reason.weight:+.2f}" for reason in weighed),
     )
 

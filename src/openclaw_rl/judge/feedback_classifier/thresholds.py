@@ -18,8 +18,17 @@ import numpy as np
 from openclaw_rl.errors import ConfigError
 from openclaw_rl.judge.base_rate import BASE
 from openclaw_rl.judge.channel import Channel
+from openclaw_rl.judge.feedback_classifier.combination import (
+    BAD,
+    GOOD,
+    KINDS,
+    PLACES,
+    MessageKind,
+    Place,
+    Thresholds,
+    Weights,
+)
 from openclaw_rl.judge.reaction import read
-from openclaw_rl.judge.reader.combination import BAD, GOOD, KINDS, PLACES, MessageKind, Place, Thresholds, Weights
 
 # L-BFGS minimisation of a smooth loss with numpy alone. Deterministic.
 

@@ -20,9 +20,9 @@ from pathlib import Path
 
 from openclaw_rl.backends.local.classifier.messages import LabelFitArgs
 from openclaw_rl.backends.local.classifier.model import LabelAdapter
-from openclaw_rl.judge.reader.combination import BAD, GOOD, KINDS
-from openclaw_rl.judge.reader.judge import labelled
-from openclaw_rl.judge.reader.thresholds import Line, dealt, read_phrases, read_voices, some_voices
+from openclaw_rl.judge.feedback_classifier.combination import BAD, GOOD, KINDS
+from openclaw_rl.judge.feedback_classifier.judge import labelled
+from openclaw_rl.judge.feedback_classifier.thresholds import Line, dealt, read_phrases, read_voices, some_voices
 from openclaw_rl.ports import LabelledText
 
 DATA = Path(__file__).parents[2] / "data"

@@ -14,10 +14,8 @@ import pytest
 from judges import reader_judge
 
 from openclaw_rl.errors import BackendDown, ConfigError
-from openclaw_rl.judge.hints import HintLimits, filter_hints
-from openclaw_rl.judge.reaction import read
-from openclaw_rl.judge.reader import ngrams
-from openclaw_rl.judge.reader.combination import (
+from openclaw_rl.judge.feedback_classifier import ngrams
+from openclaw_rl.judge.feedback_classifier.combination import (
     KINDS,
     PLACES,
     Combination,
@@ -30,7 +28,7 @@ from openclaw_rl.judge.reader.combination import (
     normalised,
     shipped_combination,
 )
-from openclaw_rl.judge.reader.judge import (
+from openclaw_rl.judge.feedback_classifier.judge import (
     BUDGETS,
     NUMBER,
     SHIPPED,
@@ -41,8 +39,10 @@ from openclaw_rl.judge.reader.judge import (
     fitted_folder,
     read_case,
 )
-from openclaw_rl.judge.reader.measures import carrier, missing_measure, named_measure, shorter
-from openclaw_rl.judge.reader.ngrams import NgramModel, families, pack, shipped_ngrams, unpack
+from openclaw_rl.judge.feedback_classifier.measures import carrier, missing_measure, named_measure, shorter
+from openclaw_rl.judge.feedback_classifier.ngrams import NgramModel, families, pack, shipped_ngrams, unpack
+from openclaw_rl.judge.hints import HintLimits, filter_hints
+from openclaw_rl.judge.reaction import read
 from openclaw_rl.judge.text import parse
 from openclaw_rl.ports import Case, Scores
 from openclaw_rl.preferences.features import place, tokens
@@ -123,7 +123,7 @@ def test_a_model_survives_its_file_and_a_damaged_file_is_refused_with_the_remedy
     model = small_model("w wrong", (5, -4, 3, -2, 1, 0))
     again = unpack(pack(model), name="x")
     assert again.logprobs("", "", "wrong") == model.logprobs("", "", "wrong")
-    with pytest.raises(ConfigError, match="make judge-reader"):
+    with pytest.raises(ConfigError, match="make feedback-classifier"):
         unpack(pack(model)[:-1], name="x")
 
 
@@ -208,7 +208,7 @@ async def test_the_classifier_is_given_the_whole_message_beside_request_and_repl
     asked = ("What is the capital of Australia?", "It is Sydney.", "> quoted\nnot quite what I was after")
     assert says.read_texts == [asked]
     assert verdict.score == -1
-    assert verdict.judge == "reader"
+    assert verdict.judge == "feedback-classifier"
     assert [hint.text for hint in verdict.hints] == ["not quite what I was after"], "only the user's own words teach"
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from openclaw_rl.errors import ConfigError
 from openclaw_rl.judge.channel import channel_of_texts
 from openclaw_rl.judge.coding import signs_in
-from openclaw_rl.judge.reader.combination import KINDS, KindLogprobs, MessageKind, normalised
+from openclaw_rl.judge.feedback_classifier.combination import KINDS, KindLogprobs, MessageKind, normalised
 from openclaw_rl.judge.text import stretches_of
 from openclaw_rl.preferences.features import ASKS, CJK, QUOTED, TOKEN, Family, bounded, bucket, own_families, place
 
@@ -212,7 +212,7 @@ def unpack(data: bytes, *, name: str) -> NgramModel:
         )
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(
-            f"{name} is no n-gram model: {error}", remedy="install again, or make judge-reader"
+            f"{name} is no n-gram model: {error}", remedy="install again, or make feedback-classifier"
         ) from error
 
 

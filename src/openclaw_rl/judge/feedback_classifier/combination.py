@@ -221,7 +221,9 @@ def from_json(data: Mapping[str, Any], *, name: str) -> Combination:
     try:
         return Combination(alone=table(data["alone"]), both=table(data["both"]) if data["both"] else {})
     except (KeyError, TypeError) as error:
-        raise ConfigError(f"{name} is incomplete: {error}", remedy="install again, or make judge-reader") from error
+        raise ConfigError(
+            f"{name} is incomplete: {error}", remedy="install again, or make feedback-classifier"
+        ) from error
 
 
 @cache
