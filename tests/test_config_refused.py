@@ -58,6 +58,10 @@ def test_the_nearest_name_is_the_one_that_was_meant(said: str, meant: str) -> No
     assert f"the nearest known name is {meant!r}" in refused(sets=[f"{said}=1"])
 
 
+MOVED_SECTIONS = ("watch", "train.rehearse", "judge.reader")
+"""a file's section of these names is refused as a whole"""
+
+
 @pytest.mark.parametrize("old", [*MOVED, *FIXED])
 def test_a_key_of_an_earlier_release_is_refused_with_its_present_name(old: str, tmp_path: Path) -> None:
     now = MOVED.get(old, "")
@@ -69,7 +73,7 @@ def test_a_key_of_an_earlier_release_is_refused_with_its_present_name(old: str, 
     named = f"OPENCLAW_RL__{old.upper().replace('.', '__')}"
     file = written(tmp_path, f'{old} = "1"')
     for line in refused(file=file, environ={named: "1"}, sets=[f"{old}=1"]).splitlines():
-        assert line.startswith((wanted, "watch is now monitor ("))  # a file's [watch] is refused as a whole
+        assert line.startswith((wanted, *(f"{name} is now {MOVED[name]} (" for name in MOVED_SECTIONS)))
 
 
 def test_a_learning_rate_of_an_earlier_release_is_refused_in_these_words() -> None:

@@ -14,7 +14,7 @@ import contextlib
 import logging
 import math
 import secrets
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -46,7 +46,7 @@ from openclaw_rl.app.factories import (
 from openclaw_rl.app.judges import build_judge, judge_loop_settings, judges_itself, running
 from openclaw_rl.app.notes import note_taker, standing_notes
 from openclaw_rl.app.recorded import RecordedLoop, recorded_loop
-from openclaw_rl.app.runner import LoopRunner, LoopWakes, drain
+from openclaw_rl.app.runner import LoopRunner, LoopWakes, StoppedWhileStarting, drain, unless_stopped
 from openclaw_rl.config import Config
 from openclaw_rl.judge.parts import at_work
 from openclaw_rl.machine import raise_open_files
@@ -340,14 +340,11 @@ class App:
 
     @contextlib.asynccontextmanager
     async def started(self, *, wait_for_judge: bool = True, stop: asyncio.Event | None = None) -> AsyncIterator[None]:
-        """Start the policy; release all resources at the end. The trainer is started later, by its loop.
-
-        ``wait_for_judge`` False: the judge's models load while the loops run. Raises StoppedWhileStarting if ``stop``
-        is set before the policy is ready.
-        """
+        """Start the policy and the judge's models (in the background unless ``wait_for_judge``); release all at the
+        end. The trainer starts in its loop. Raises StoppedWhileStarting if ``stop`` is set before the policy is ready."""
         try:
             if self.policy is not None:
-                await _unless_stopped(self.policy.start(), stop or asyncio.Event())
+                await unless_stopped(self.policy.start(), stop or asyncio.Event())
             if "serve" in self.loops:
                 await self.loops["serve"].tick()  # the live version already answers the first request
             self.ready.set()
@@ -391,11 +388,9 @@ class App:
         Raises NothingToPlay after that if no task in its environment may train.
         """
         server = await self._listen(listening) if self.api is not None else None
-        runners: list[LoopRunner] = []
         try:
-            started = self.started(wait_for_judge=False, stop=stop)
             async with (
-                started,
+                self.started(wait_for_judge=False, stop=stop),
                 self._episodes(server) as env_loops,
                 self._wakes.listening(),
                 asyncio.TaskGroup() as group,
@@ -410,7 +405,7 @@ class App:
                 for task in tasks:  # an interrupted step or judgement costs nothing: it is repeated
                     task.cancel()
         except StoppedWhileStarting:
-            pass
+            return
         finally:
             await self._stop_listening(server)
         for over in filter(None, (runner.over for runner in runners)):
@@ -452,21 +447,3 @@ class App:
         if server is not None:
             address.remove(self.config.run.dir)
             await server.end()
-
-
-class StoppedWhileStarting(Exception):
-    """The run was stopped before its policy was ready."""
-
-
-async def _unless_stopped(starting: Coroutine[Any, Any, object], stop: asyncio.Event) -> None:
-    """Wait until the policy has started; abandon the start once ``stop`` is set."""
-    task, stopped = asyncio.ensure_future(starting), asyncio.ensure_future(stop.wait())
-    try:
-        await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        if stop.is_set():  # also if Ctrl-C ended the engine's process first
-            raise StoppedWhileStarting
-        await task
-    finally:
-        stopped.cancel()
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)

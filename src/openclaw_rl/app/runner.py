@@ -7,7 +7,7 @@ import contextlib
 import logging
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from openclaw_rl.errors import NothingToPlay
@@ -144,6 +144,24 @@ async def drain(loops: Sequence[Loop], *, rounds: int = 10_000) -> int:
         if not moved:
             break
     return total
+
+
+class StoppedWhileStarting(Exception):
+    """The run was stopped before its policy was ready."""
+
+
+async def unless_stopped(starting: Coroutine[Any, Any, object], stop: asyncio.Event) -> None:
+    """Wait until the policy has started; abandon the start once ``stop`` is set."""
+    task, stopped = asyncio.ensure_future(starting), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if stop.is_set():  # also if Ctrl-C ended the engine's process first
+            raise StoppedWhileStarting
+        await task
+    finally:
+        stopped.cancel()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 @contextlib.contextmanager

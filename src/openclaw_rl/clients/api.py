@@ -86,10 +86,7 @@ _OTHER_SERVER = "give the address that 'openclaw-rl up' prints, with /v1 at its 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiReply:
-    """A complete reply: its turn, the version that answered, its seconds, the numbers of the notes in its prompt.
-
-    The version is None if the server names none.
-    """
+    """A complete reply. ``version`` is None if the server names none; ``notes`` are those in the prompt."""
 
     turn: str
     message: Message
@@ -232,11 +229,8 @@ class ApiClient:
         notes: bool = True,
         options: Mapping[str, Json] | None = None,
     ) -> ApiReply:
-        """Request one complete reply.
-
-        A ``session`` makes it a main turn of that session, ``done`` its last; ``options`` are further request fields.
-        ``notes`` False omits standing notes from its prompt.
-        """
+        """Request one complete reply: a main turn of its ``session``, with ``done`` the last; without ``notes`` in the
+        prompt if False. ``options`` are further request fields."""
         began = time.monotonic()
         headers = _headers(session=session, group=group, done=done, train=train, notes=notes)
         with _reaching(self.url):

@@ -53,7 +53,7 @@ T = TypeVar("T", bound=CurriculumTask)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Curriculum(Generic[T]):
+class TaskCurriculum(Generic[T]):
     """The levels of an environment, from easy to hard: functions that generate a task from random numbers."""
 
     name: str
@@ -84,11 +84,11 @@ class Curriculum(Generic[T]):
 
 
 @lru_cache(maxsize=1024)
-def _of_level(curriculum: Curriculum[T], level: str, split: Split, count: int) -> tuple[str, ...]:
+def _of_level(curriculum: TaskCurriculum[T], level: str, split: Split, count: int) -> tuple[str, ...]:
     return tuple(islice(_distinct(curriculum, level, split, SEARCHED * max(count, 10)), count))
 
 
-def _distinct(curriculum: Curriculum[T], level: str, split: Split, most: int) -> Iterator[str]:
+def _distinct(curriculum: TaskCurriculum[T], level: str, split: Split, most: int) -> Iterator[str]:
     instructions: set[str] = set()
     for number in range(most):
         instruction = curriculum.task(f"{level}/{number}").instruction

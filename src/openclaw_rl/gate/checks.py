@@ -158,10 +158,7 @@ def check_kl(shown: Sequence[ProbeReply], *, limits: GateLimits, taught: float |
 def check_entropy(
     candidate: Sequence[ProbeReply], live: Sequence[ProbeReply], base: Sequence[ProbeReply], *, limits: GateLimits
 ) -> Check:
-    """Check that the entropy stays near the live version's, within a ratio either way.
-
-    Against the base model the square of that ratio is allowed: small steps may add up to two full ones.
-    """
+    """Check that the entropy stays within a ratio of the live version's, and within its square of the base's."""
     now, before, first = (_per_token([(s.entropy, s.tokens) for s in replies]) for replies in (candidate, live, base))
     if now is None or before is None:
         return Check(name="entropy", ok=None, detail="not measured")

@@ -44,8 +44,7 @@ class Scorer(Protocol):
 
 @dataclass(slots=True)
 class ImportReport:
-    """An import's result: the conversations and turns written, and the records refused, each with its place and reason.
-
+    """An import's result: conversations and turns written, and records refused, each with its place and reason.
     ``known`` turns were in the ledger already and were left unchanged. Among the turns written, ``main`` may train, and
     ``unread`` counts those of them that get no verdict, by the reason.
     """
@@ -161,9 +160,8 @@ async def import_file(
 ) -> ImportReport:
     """Read conversations into the ledger, each atomically; with ``strict`` one bad record refuses the file.
 
-    A turn whose user, session, place, prompt, reply and next state are in the ledger already is counted as known and
-    not written again. ``unread`` fills in that part of the report. ``progress`` is awaited after each conversation, and
-    may take its time: reading pauses meanwhile.
+    A turn that is in the ledger already (user, session, place, prompt, reply, next state) is counted as known and not
+    written again. ``unread`` fills in that part of the report. Reading pauses while ``progress`` runs.
     """
     report = ImportReport()
     if strict:

@@ -10,7 +10,7 @@ import random
 from collections import Counter
 from dataclasses import replace
 
-from openclaw_rl.envs.curricula import WORDS, Curriculum
+from openclaw_rl.envs.curricula import WORDS, TaskCurriculum
 from openclaw_rl.envs.sandbox import HOME
 from openclaw_rl.envs.terminal.tasks import FileHolds, Holds, Printed, TerminalTask
 
@@ -261,7 +261,7 @@ def tidy_up(rng: random.Random) -> TerminalTask:
     )
 
 
-CURRICULUM: Curriculum[TerminalTask] = Curriculum(
+CURRICULUM: TaskCurriculum[TerminalTask] = TaskCurriculum(
     name="terminal",
     levels={
         "print-word": print_word,

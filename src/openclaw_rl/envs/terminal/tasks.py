@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
-from openclaw_rl.envs.curricula import Curriculum, Split, TaskSet
+from openclaw_rl.envs.curricula import Split, TaskCurriculum, TaskSet
 from openclaw_rl.envs.sandbox import HOME, Sandbox
 
 # The checks of a terminal task: they examine the sandbox's files and the last command's output, never the reply's text.
@@ -150,7 +150,7 @@ class TerminalSource(TaskSet, Protocol):
 class CurriculumTasks:
     """The tasks of a curriculum: ``per_level`` of each level train, half as many are held out."""
 
-    def __init__(self, curriculum: Curriculum[TerminalTask], *, levels: Sequence[str], per_level: int) -> None:
+    def __init__(self, curriculum: TaskCurriculum[TerminalTask], *, levels: Sequence[str], per_level: int) -> None:
         self._curriculum, self._levels, self._per_level = curriculum, tuple(levels), per_level
 
     def ids(self, split: Split) -> Sequence[str]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from openclaw_rl.envs.curricula import WORDS, Curriculum
+from openclaw_rl.envs.curricula import WORDS, TaskCurriculum
 from openclaw_rl.envs.toolcall.tools_config import WantedCall
 
 ROOMS = ("kitchen", "bedroom", "bathroom", "hall", "garage", "office", "attic", "cellar", "garden", "library")
@@ -154,7 +154,7 @@ def total_price(rng: random.Random) -> CallTask:
     )
 
 
-CURRICULUM: Curriculum[CallTask] = Curriculum(
+CURRICULUM: TaskCurriculum[CallTask] = TaskCurriculum(
     name="toolcall",
     levels={
         "timer": timer,

@@ -261,10 +261,7 @@ class DistillationRound:
 
     @property
     def fallen(self) -> str | None:
-        """Return the damage to notes learned earlier, None if there is none.
-
-        With the note in the prompt, replies without a note are not measured here; the gate examines them.
-        """
+        """Return the damage to notes learned earlier; of a note in the prompt the gate examines it."""
         if self.lesson.in_prompt:
             worse = no_better(self.distances[0], self.distances[-1])
             return worse or (self._others.lost if self._others is not None else None)
@@ -272,16 +269,12 @@ class DistillationRound:
         for lesson in self._taught[1:]:
             if lesson.checker is None or lesson.in_prompt or self._meter is None:
                 continue
-            pairs = [
-                (self._at_first[at], completion)
-                for at, completion in self._meter.latest.items()
-                if at in self._at_first
-            ]
-            before, now = [[does(lesson.checker, pair[at]) for pair in pairs] for at in (0, 1)]
+            places = self._meter.latest.keys() & self._at_first.keys()
+            replies = ([source[at] for at in sorted(places)] for source in (self._at_first, self._meter.latest))
+            before, now = ([does(lesson.checker, reply) for reply in part] for part in replies)
             if fell(before, now):
-                undone.append(
-                    f"note {lesson.note} is followed by {sum(now)} of {len(pairs)} replies, {sum(before)} before"
-                )
+                follow = f"{sum(now)} of {len(places)} replies, {sum(before)} before"
+                undone.append(f"note {lesson.note} is followed by {follow}")
         return f"it would undo learned notes: {'; '.join(undone)}" if undone else None
 
     def evidence(self) -> dict[str, Any]:
@@ -369,10 +362,7 @@ class DistillationRound:
         return lesson.relevant(question(prompt), completion.reply.content)
 
     def _advantages(self, answered: Sequence[Answered]) -> dict[tuple[int, int], float]:
-        """Return the standardized reward of each reply to the lesson's prompts, by step and position.
-
-        Relevance has its own reward term, since losing the question is worse than ignoring the note.
-        """
+        """Return the standardized reward of each reply, by step and position; relevance has its own term."""
         rows = [item for item in answered if item[2] is self.lesson]
         good, about = (_standardised([*map(what, rows)]) for what in (self._is_good, self._is_about))
         weight = self._settings.reward * (PRACTICE if self.lesson.in_prompt else 1.0)
