@@ -341,7 +341,7 @@ class App:
     @contextlib.asynccontextmanager
     async def started(self, *, wait_for_judge: bool = True, stop: asyncio.Event | None = None) -> AsyncIterator[None]:
         """Start the policy and the judge's models (in the background unless ``wait_for_judge``); release all at the
-        end. The trainer starts in its loop. Raises StoppedWhileStarting if ``stop`` is set before the policy is ready."""
+        end. The trainer starts in its loop. Raises StoppedWhileStarting if ``stop`` is set before all are ready."""
         try:
             if self.policy is not None:
                 await unless_stopped(self.policy.start(), stop or asyncio.Event())
