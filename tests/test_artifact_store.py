@@ -57,13 +57,13 @@ def test_a_version_arrives_as_it_left_and_is_fetched_once(tmp_path: Path, addres
 def test_what_was_changed_on_the_way_is_not_used(tmp_path: Path, address: str) -> None:
     store = ArtifactStore(address)
     store.put(Path(weights(tmp_path, "000001").adapter or ""))
-    store, root = fsspec.url_to_fs(address)
-    with store.open(f"{root}/000001/more/part.bin", "wb") as file:
+    filesystem, root = fsspec.url_to_fs(address)
+    with filesystem.open(f"{root}/000001/more/part.bin", "wb") as file:
         file.write(b"other")
     with pytest.raises(BackendDown, match=r"000001/more/part\.bin is not what was put there; delete it"):
         store.fetch("000001", tmp_path / "here")
     assert not (tmp_path / "here").exists()
-    with store.open(f"{root}/000001.json", "wb") as file:
+    with filesystem.open(f"{root}/000001.json", "wb") as file:
         file.write(json.dumps({"files": {"../../out": "sha256 0"}}).encode())
     with pytest.raises(BackendDown, match="names a file outside of its folder"):
         store.fetch("000001", tmp_path / "here")
@@ -72,8 +72,8 @@ def test_what_was_changed_on_the_way_is_not_used(tmp_path: Path, address: str) -
 def test_a_version_without_its_manifest_is_not_there_yet(tmp_path: Path, address: str) -> None:
     store, version = ArtifactStore(address), weights(tmp_path, "000001")
     store.put(Path(version.adapter or ""))
-    store, root = fsspec.url_to_fs(address)
-    store.rm(f"{root}/000001.json")
+    filesystem, root = fsspec.url_to_fs(address)
+    filesystem.rm(f"{root}/000001.json")
     with pytest.raises(BackendDown, match="are not at"):
         store.fetch("000001", tmp_path / "here")
     store.put(Path(version.adapter or ""))  # as a train process does that was killed at it

@@ -11,7 +11,7 @@ Every log-prob is a log-softmax over the whole vocabulary of logits divided by t
     aggregation  means over tokens, or over samples first
     diagnostics  tokens fit for training, and batch health
     settings     `LossSettings`
-    distillation    prompt distillation towards a teacher with the note: `with_distillation` adds it to any loss
+    prompt_distillation    towards a teacher with the note: `with_distillation` adds it to any loss
     total        `loss`: `LossInputs` to a scalar and metrics
     vocabulary   `from_vocabulary`: inputs from whole log-softmax tensors, for experiments
     published    `published`: a loss by the published contract, four tensors [1, N] and a dict
@@ -148,7 +148,7 @@ _PARTS = (
     "total",
     "vocabulary",
     "published",
-    "distillation",
+    "prompt_distillation",
     "trial",
 )
 
