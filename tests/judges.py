@@ -60,7 +60,7 @@ def reader_judge(classifier: KindClassifier | None = None) -> FeedbackClassifier
 
 
 def auto_judge(llm: Judge | None = None) -> AutoJudge:
-    return AutoJudge(reader=reader_judge(), llm=llm)
+    return AutoJudge(classifier=reader_judge(), llm=llm)
 
 
 def custom_judge(score: Score) -> CustomJudge:
