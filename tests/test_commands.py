@@ -147,8 +147,8 @@ def test_a_launch_script_imports_the_data_trains_saves_there_and_serves_the_mode
     log = Path("logs/training.log")
     wait_until(lambda: "version 1 is live" in log.read_text())
     assert re.search(r"step 1: 1 samples.*, version 1", log.read_text())
-    names = {path.name for path in Path("checkpoints").iterdir()}
-    assert {"checkpoint-1", "checkpoint-latest", "000001"} <= names
+    saved = {"checkpoint-1", "checkpoint-latest", "000001"}
+    wait_until(lambda: saved <= {path.name for path in Path("checkpoints").iterdir()})
     shell.end()
     shell.serve(f"bash {LAUNCH}/run_qwen3_7b_openclaw_rl.sh")
     wait_until(lambda: "recorded file=talk.json turns=0 known=2 refused=0" in log.read_text())

@@ -214,6 +214,7 @@ async def test_every_path_that_is_probed_answers(tmp_path: Path) -> None:
     }
     assert probes == {"/healthz", "/readyz"}
     async with running_app(tmp_path, "serve.api_key=secret") as run:
+        await run.app.ready.wait()
         for path in probes:
             assert (await run.client.get(path)).status_code == 200, "without a key"
 

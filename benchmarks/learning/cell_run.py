@@ -279,7 +279,10 @@ def cell_config(config: Config, cell: Cell, folder: Path, *, turns_train: bool =
 def _distillation(config: Config, cell: Cell, *, turns_train: bool) -> dict[str, Any]:
     """In the arms of notes turns take no steps unless asked for, and what is distilled is distilled at once."""
     if cell.arm not in NOTES:
-        return {"prompt_distillation": config.train.prompt_distillation.model_copy(update={"enabled": False}), "share": "all"}
+        return {
+            "prompt_distillation": config.train.prompt_distillation.model_copy(update={"enabled": False}),
+            "share": "all",
+        }
     at_once = config.train.prompt_distillation.model_copy(update={"enabled": cell.trains, "idle": 0.0})
     shared = {} if cell.noted else {"share": "all"}  # with notes, users who share a policy keep theirs unless told
     turns = {} if turns_train else {"batch_size": _NEVER}
